@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import envs, types
-from jaxrl_dist.envs.host import checked
+from jaxrl_dist.envs.host import checked, hangs
 
 LENGTH = 7
 
@@ -38,7 +38,7 @@ class Walk(checked.Checked):
 
     def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
         self.total_steps += 1
-        self.waiting_since = time.monotonic()
+        self.waiting_since = hangs.now()
         self._before_step(self)
         self.waiting_since = 0.0
         self._busy[:] = False

@@ -29,14 +29,15 @@ class _Clock:
     """
 
     def __init__(self) -> None:
-        self._lock, self._seen_s = threading.Lock(), time.monotonic()
-        self._ran_s = self._seen_s
+        self._lock, self._seen_s, self._ran_s = threading.Lock(), 0.0, 0.0
         self._ticker: threading.Thread | None = None
 
     def now(self) -> float:
         """Returns its seconds, more than 0."""
         with self._lock:
             if self._ticker is None:
+                # It begins with the first look at it.
+                self._seen_s = self._ran_s = time.monotonic()
                 self._ticker = threading.Thread(target=self._tick, daemon=True, name="clock of environments")
                 self._ticker.start()
             seen_s = time.monotonic()
