@@ -220,7 +220,7 @@ def parse(field: Field, value: Any) -> Any:
         wrong = [value]
     if wrong and isinstance(wrong[0], int) and wrong[0] > LARGEST and field.high in (None, MANY):
         raise ValueError(f"expected {_KINDS['int']} <= {LARGEST if field.high is None else MANY}")
-    if wrong and field.above == 0 and isinstance(wrong[0], float) and wrong[0] > 0:
+    if wrong and field.above == 0 and isinstance(wrong[0], float) and 0 < wrong[0] < SMALLEST:
         raise ValueError(f"expected {_KINDS['float']} >= {SMALLEST:g}: smaller ones are 0 in 32 bits")
     if wrong:
         hint = errors.nearest(str(wrong[0]), map(str, field.choices or ()))

@@ -94,11 +94,14 @@ def test_wrong_types_are_found() -> None:
     assert [bool(fact.broken) for fact in facts] == [True, False]
 
 
-def test_too_long_an_episode_is_found() -> None:
+def test_too_long_an_episode_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     environment: Any = envs.make("toy:walk")
     short = environment._replace(spec=environment.spec._replace(time_limit=3))
-    report = check.check(lambda: as_host.AsHost(short, 2, jax.random.key(0)), 20)
-    assert [fact.rule for fact in report.facts if fact.broken] == ["no episode is longer than 3 steps"]
+    with pytest.raises(errors.EnvironmentFault, match="time limit of 3 steps"):
+        check.check(lambda: as_host.AsHost(short, 2, jax.random.key(0)), 20)
+    monkeypatch.setattr(envs, "make", lambda *_: short)
+    assert check.main(["toy:walk", "--num_envs=2", "--steps=30"]) == 1
+    assert "BROKEN    no episode is longer than 3 steps: row " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rule", SPOILED)

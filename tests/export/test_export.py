@@ -250,7 +250,7 @@ def test_the_command_exports_a_run(
     action, _ = jax.export.deserialize(bytearray(file.read_bytes())).call(given)
     np.testing.assert_array_equal(action, jaxrl_dist.load(run.folder, seed_index=1).predict(given)[0])
     for arguments, word in (
-        ([f"--run={tmp_path / 'nothing'}"], "config.json"),
+        ([f"--run={tmp_path / 'nothing'}"], "no such folder"),
         ([f"--run={run.folder}", "--format=onxx"], "did you mean onnx?"),
         ([f"--run={run.folder}", "--seed_index=2"], "seeds 0 to 1"),
         ([f"--run={run.folder}", "--format=stablehlo", f"--out={tmp_path / 'a.json'}"], ".json"),

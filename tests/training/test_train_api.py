@@ -235,11 +235,11 @@ def test_too_many_episodes_are_said_in_one_line(
         raise MemoryError("Unable to allocate 64 bytes")
 
     monkeypatch.setattr(assembles, "assemble", assemble)
-    with pytest.raises(memory_use.OutOfMemoryError, match="smaller episodes"):
+    with pytest.raises(memory_use.OutOfMemoryError, match="fewer episodes"):
         jaxrl_dist.evaluate(run.folder)
     assert evaluate_command.main([f"--run={run.folder}"]) == 1
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "smaller episodes" in said
+    assert said.count("\n") == 1 and "fewer episodes" in said
 
 
 def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
