@@ -117,7 +117,7 @@ def test_a_grey_picture_has_one_channel_and_the_family_of_pictures() -> None:
 
 
 def test_whole_numbers_are_normalised_as_others_are() -> None:
-    """Of i32 they would be taken for categories."""
+    """Integers of a tree are not."""
     made = task("fakes.registered:Spaces-v0", kind="numbers")
     assert made.spec.observation == jax.ShapeDtypeStruct((2,), jnp.float32) and not made.spec.categories
     row = play("fakes.registered:Spaces-v0", np.full((1, 1, 2), 0.5), kind="numbers")[1]

@@ -407,7 +407,7 @@ def is_of_small_bytes(space: Any) -> bool:
 def is_of_integers(space: Any) -> bool:
     """Says whether a space is a `Box` of integers of 32 or 64 bits, and not of flags.
 
-    An agent sees them as f32, since it takes integers of 32 bits for categories, which it does not normalise.
+    An agent sees them as f32, since it normalises no integers of a tree.
     """
     is_wide = type(space).__name__ == "Box" and space.dtype.kind in "iu" and space.dtype.itemsize >= 4
     return is_wide and not bool(np.all(space.low >= 0) and np.all(space.high <= 1))
