@@ -126,7 +126,7 @@ def counting_pool(name: str, num_envs: int, batch_size: int) -> worker_pool.Work
     spec = types.EnvironmentSpec("fake", jax.ShapeDtypeStruct((2,), jnp.float32), types.DiscreteSpace(3), "classic")
     plan = worker_pool.Plan(
         spec=spec,
-        factory=worker_process.Factory(("fakes.host_environments:counting",), name),
+        factory=worker_process.Factory("fakes.host_environments:counting", name),
         leaves=(worker_process.Leaf((), (2,), "float32"),),
         observation=lambda leaves: leaves[0],
         action_dtype="int64",

@@ -282,6 +282,8 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
         ("fakes.registered:Spaces-v0", {"kind": "sequence"}, "observation .*Sequence"),
         ("fakes.registered:Spaces-v0", {"kind": "table"}, "observation/x .*MultiDiscrete"),
         ("fakes.registered:Spaces-v0", {"kind": "exit"}, "SystemExit: 6"),
+        ("fakes.registered:Wrapped-v0", {}, "its arguments .*TypeError"),
+        ("fakes.registered:Arguments-v0", {"size": "{1, 2}"}, "its arguments .*TypeError: {1, 2} is no number"),
         ("fakes.registered:Spaces-v0", {"kind": "bare"}, "spaces: AttributeError"),
     ],
 )

@@ -113,6 +113,8 @@ def test_what_does_not_fit_is_refused() -> None:
         task(other="true")
     with conftest.refused(f"env={NAME}", "a leaf called agent"):
         task(masked="true", leaf="agent")
+    with conftest.refused(f"env={NAME}", "TypeError: {1} is no number"):
+        task(late="{1}")
     with conftest.refused("env=pettingzoo:fakes.teams:Teem", "Team"):
         envs.make("pettingzoo:fakes.teams:Teem")
     with pytest.raises(errors.EnvironmentFault), two(late="true", max_restarts="0") as environment:

@@ -20,7 +20,7 @@ SPEC = types.EnvironmentSpec("fake:lives", jax.ShapeDtypeStruct((4,), np.float32
 def make_plan(max_restarts: int = 3, workers: int = 2, **arguments: Any) -> worker_pool.Plan:
     return worker_pool.Plan(
         spec=SPEC,
-        factory=worker_process.Factory(("fakes.host_environments:lives",), arguments),
+        factory=worker_process.Factory("fakes.host_environments:lives", worker_process.packed(arguments)),
         leaves=(worker_process.Leaf((), (4,), "float64"),),
         observation=lambda leaves: leaves[0],
         action_dtype="int64",

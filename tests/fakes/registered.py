@@ -183,6 +183,13 @@ gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=
 gymnasium.register("Both-v0", Counting, max_episode_steps=7, kwargs={"name": "both"})
 gymnasium.register("Spaces-v0", Spaces)
 gymnasium.register(
+    "Wrapped-v0",
+    Arguments,
+    additional_wrappers=(
+        gymnasium.envs.registration.WrapperSpec("Scaled", "gymnasium.wrappers:TransformReward", {"func": abs}),
+    ),
+)
+gymnasium.register(
     "Arguments-v0", Arguments, kwargs={"size": (5, 6), "names": {1: "a", (2, None): [True]}, "bound": np.inf}
 )
 gymnasium.register("Choosing-v0", Choosing)

@@ -122,11 +122,7 @@ class WorkerPool(checked.Checked):
         self._processes = Processes(
             worker_process.fields(self.num_envs, num_workers, action, plan.leaves),
             self._shares,
-            {
-                "factory": (plan.factory.functions, worker_process.packed(plan.factory.argument)),
-                "leaves": plan.leaves,
-                "eager": batch_size < self.num_envs,
-            },
+            {"factory": plan.factory, "leaves": plan.leaves, "eager": batch_size < self.num_envs},
         )
         self._close = weakref.finalize(self, self._processes.close)
         self._block = self._processes.block

@@ -35,12 +35,11 @@ class Factory(NamedTuple):
     """Describes, in JSON's types, how a process makes an environment with Gymnasium's `reset` and `step`.
 
     Attributes:
-        functions: names `module:function`, or `file.py:function` of a file of this package, which is run by its path;
-            the first takes `argument`, each later one the result before it.
-        argument: any value that `packed` takes.
+        function: name `module:function`, or `file.py:function` of a file of this package, which is run by its path.
+        argument: its argument, as `packed` returns it.
     """
 
-    functions: tuple[str, ...]
+    function: str
     argument: Any
 
 
@@ -148,8 +147,7 @@ def main() -> None:
     leaves = [Leaf(tuple(path), tuple(shape), dtype) for path, shape, dtype in job["leaves"]]
     worker = _Worker(job["index"], arrays, leaves, job["results"], job["eager"])
     try:
-        functions, argument = job["factory"]
-        worker.build(job["envs"], Factory(functions, unpacked(argument)))
+        worker.build(job["envs"], Factory(*job["factory"]))
         worker.serve(job["commands"])
         worker.close()
     except BaseException as error:
@@ -177,10 +175,10 @@ class _Worker:
 
     def build(self, envs: Sequence[int], factory: Factory) -> None:
         """Makes the environments of these indices."""
-        functions = [_resolve(name) for name in factory.functions]
+        make, argument = _resolve(factory.function), unpacked(factory.argument)
         for env in envs:
             self._at(env)
-            self._environments[env] = functools.reduce(lambda x, function: function(x), functions, factory.argument)
+            self._environments[env] = make(argument)
             self._targets[env] = [
                 [self._arrays[f"leaf{i}"][slot, env, ...] for i in range(len(self._leaves))] for slot in (0, 1)
             ]

@@ -36,7 +36,7 @@ _MORE_NAMES = (
 _DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
 _LITERALS = {"true": True, "false": False, "none": None}
 # Dtype of an observation -> dtype that an agent sees, as JAX has no 64 bits here.
-_DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
+_DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "int32", "uint32": "int32"}
 # Characters of a text, which are ASCII, and the length of one whose space names none, as EnvPool's missions have it.
 _CHARACTERS, _MISSION_LENGTH = (128,), 96
 
@@ -75,8 +75,8 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
     again = _with_arguments(registered, kwargs)
-    entry = {"entry": dataclasses.replace(again, kwargs={}).to_json(), "kwargs": again.kwargs}
-    _make(lambda: worker_process.packed(entry), full_name, "its arguments must be numbers, texts, lists or dicts: ")
+    valid = "its arguments must be numbers, texts, lists, tuples or dicts: "
+    argument = _make(lambda: worker_process.packed(_entry(again)), full_name, valid)
     structs = {leaf.path: seen(space) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
@@ -94,7 +94,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     )
     plan = worker_pool.Plan(
         spec=spec,
-        factory=worker_process.Factory((f"{pathlib.Path(registered_entry.__file__)}:make",), entry),
+        factory=worker_process.Factory(f"{pathlib.Path(registered_entry.__file__)}:make", argument),
         leaves=tuple(leaf for leaf, _ in leaves),
         observation=functools.partial(_observe, observation_space, leaves, full_name),
         action_dtype=actions.dtype,
@@ -158,6 +158,11 @@ def _with_arguments(registered: Any, kwargs: Mapping[str, Any]) -> Any:
     own = {key: value for key, value in kwargs.items() if key not in _DEFAULTS}
     limit = kwargs.get("max_episode_steps", registered.max_episode_steps)
     return dataclasses.replace(registered, kwargs={**registered.kwargs, **own}, max_episode_steps=limit)
+
+
+def _entry(registered: Any) -> dict[str, Any]:
+    """Returns the argument of `host.registered.make`, with the arguments of the environment as they are."""
+    return {"entry": dataclasses.replace(registered, kwargs={}).to_json(), "kwargs": registered.kwargs}
 
 
 def _is_installed(entry_point: str) -> bool:

@@ -53,8 +53,9 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
         agents = list(environment.agents)
         seen = [environment.spaces(agent) for agent in agents]
         environment.close()
+    packed = _make(functools.partial(worker_process.packed, argument), full_name)
     spec, actions = _spec(seen, agents, full_name, settings["time_limit"])
-    plan = _plan(spec, actions, seen[0][0], argument, settings)
+    plan = _plan(spec, actions, seen[0][0], packed, settings)
     shown = functools.partial(teams.show, len(agents), bool(spec.privileged))
 
     def make_teams(seeds: np.ndarray, batch_size: int, timeout_s: float) -> envs.HostEnvironment:
@@ -166,7 +167,7 @@ def _plan(
 
     return worker_pool.Plan(
         spec=spec,
-        factory=worker_process.Factory((f"{pathlib.Path(together.__file__)}:make",), argument),
+        factory=worker_process.Factory(f"{pathlib.Path(together.__file__)}:make", argument),
         leaves=(*leaves, reward, ends),
         observation=observation,
         action_dtype=actions.dtype,
