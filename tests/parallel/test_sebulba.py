@@ -214,6 +214,20 @@ def test_the_learner_lowers_for_every_platform(platform: str, storage: str) -> N
     assert "func.func" in run.layout.program.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.mark.parametrize("storage", ["device", "host"])
+@pytest.mark.parametrize(("system", "settings"), marks.some(PRIORITISED | {"dqn": ("dqn", {})}))
+def test_an_update_with_one_environment_an_actor_copies_no_replay(
+    system: str, settings: dict[str, Any], storage: str
+) -> None:
+    sizes = {"env.num_envs": 2, "layout.num_actors": 2, "replay.capacity": 2**18, "replay.storage": storage}
+    run = sebulba(system, {**settings, **sizes})
+    arguments = run.layout.run_arguments(run.layout.template(run.keys), 0, 1, 20)
+    used: Any = run.layout.program.lower(*arguments).compile().memory_analysis()
+    assert used.argument_size_in_bytes > 16 * 2**18
+    assert used.temp_size_in_bytes < used.argument_size_in_bytes / 2
+    run.layout.close()
+
+
 def test_two_actors_of_unequal_speed_fill_the_ring_with_whole_histories(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(walk: host.Walk) -> None:
         time.sleep(0.02 if host.in_actor(0) else 0.002)
