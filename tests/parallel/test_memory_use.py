@@ -226,5 +226,34 @@ def test_a_run_with_a_slow_learner_stays_flat(tmp_path: pathlib.Path) -> None:
     assert max(tenths[5:8]) < 1.01 * max(tenths[3:5]), [f"{x / 2**20:.1f}" for x in tenths]
 
 
-def test_the_c_library_is_told_to_give_memory_back() -> None:
-    assert memory_use.keep_flat() or not sys.platform.startswith("linux")
+FREED = """
+import pathlib, resource
+from jaxrl_dist.parallel import memory_use
+
+assert memory_use.keep_flat()
+
+def pages():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+
+def faults(size):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        block = b"x" * size
+        del block
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = pages()
+print(faults(12 * 2**20), pages() - before)
+before = pages()
+print(faults(20 * 2**20), pages() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library has other parameters")
+def test_the_c_library_keeps_blocks_of_temporaries_and_gives_unrolls_back() -> None:
+    done = subprocess.run([sys.executable, "-c", FREED], check=True, capture_output=True, text=True)
+    kept, given_back = (tuple(map(int, line.split())) for line in done.stdout.splitlines())
+    pages = 2**20 // os.sysconf("SC_PAGESIZE")
+    # Got once from the system, and 20 times.
+    assert kept[0] < 2 * 12 * pages and kept[1] < 2 * 12 * pages
+    assert given_back[0] > 19 * 20 * pages and given_back[1] < 20 * pages
