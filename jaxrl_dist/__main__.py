@@ -1,6 +1,5 @@
 """Runs a command by its name: `jaxrl-dist train ...`, `python -m jaxrl_dist evaluate ...`."""
 
-import importlib
 import sys
 
 from jaxrl_dist import commands, errors
@@ -19,7 +18,7 @@ def main() -> int:
         print(f"{commands.CONSOLE}: {wanted}; {commands.CONSOLE} COMMAND --help says more", file=sys.stderr)
         return 2
     del sys.argv[1]
-    return commands.start(importlib.import_module(f"jaxrl_dist.commands.{name}").main, name)
+    return commands.start(name)
 
 
 if __name__ == "__main__":

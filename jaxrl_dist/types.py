@@ -192,7 +192,7 @@ class LossOutput(NamedTuple):
         valid: f32 [N], number of taught steps in the item.
         priority: f32 [N].
         metrics: dict of f32 [N], each summed over the item's taught steps.
-        maxima: dict of f32 [N], each the largest of the item's taught steps; 0 if it has none.
+        maxima: dict of f32 [N], each the largest of the item's taught steps, which are at least 0; 0 if it has none.
         unweighted: f32 [N], the part of the loss that importance weights do not multiply, such as a policy's.
         aux: tree for `Agent.adapt`, of all items of this device, such as moments of their activations; its mean over
             devices and over the gradient steps of an update gets there. Sums with their counts stay right where devices

@@ -7,7 +7,6 @@ import sys
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from jaxrl_dist import commands  # noqa: E402
-from jaxrl_dist.commands import compare  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(commands.start(compare.main, "compare"))
+    sys.exit(commands.start("compare"))

@@ -7,7 +7,6 @@ import sys
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from jaxrl_dist import commands  # noqa: E402
-from jaxrl_dist.commands import replay_schedule  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(commands.start(replay_schedule.main, "replay_schedule"))
+    sys.exit(commands.start("replay_schedule"))

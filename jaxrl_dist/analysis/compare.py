@@ -145,7 +145,7 @@ def compare(
         random_play: its level, -inf where it is not known.
 
     Raises:
-        ValueError: the reference has too few seeds, or the run has no evaluation at any of its steps.
+        ValueError: the reference has too few seeds, or the run has no evaluation at any of its steps but 0.
     """
     if reference_returns.shape[1] < reference_curves.SMALLEST_SEEDS:
         raise ValueError(
@@ -155,8 +155,12 @@ def compare(
     first, last = steps[known][[0, -1]] if known.any() else (np.inf, -np.inf)
     # The last evaluations of two runs may be an unroll apart.
     shared = (reference_steps >= 0.99 * first) & (reference_steps <= curves.AN_UNROLL_MORE * last)
-    if not shared.any():
-        raise ValueError("the run has no evaluation, in all of its seeds, at the steps of the reference")
+    # Before the first update all runs of a system are alike.
+    if not (shared & (reference_steps > 0)).any():
+        raise ValueError(
+            "the run has no evaluation, in all of its seeds, at the reference's steps after 0: the first is at "
+            f"{min(reference_steps[reference_steps > 0], default=0):,g}"
+        )
     placed = np.stack([np.interp(reference_steps, steps[known], column) for column in returns[known].T], axis=1)
     windows = np.ceil(WINDOWS * reference_steps / reference_steps[-1] - 1e-9).astype(int)
     shown = np.unique(windows[shared])

@@ -4,6 +4,8 @@ A command prints what it found and returns its exit code. A wrong command line i
 """
 
 import contextlib
+import importlib
+import io
 import os
 import pathlib
 import sys
@@ -42,7 +44,7 @@ def usage(name: str) -> str:
     return f"{CONSOLE} {name}" if pathlib.Path(sys.argv[0]).stem == CONSOLE else f"python scripts/{name}.py"
 
 
-def start(main: Callable[[Sequence[str]], int], name: str) -> int:
+def start(name: str) -> int:
     """Runs a command with this process's arguments, as scripts do; returns the exit code."""
     _open_streams()
     if not sys.flags.safe_path:
@@ -52,7 +54,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
     # added only if the command may name a module, so that no file stands for an optional package that is missing.
     if name in ("train", "study", "launch") or {"trust", "flagfile"} & {*command_line.names(sys.argv[1:])}:
         sys.path.append("")
-    # Until a run listens to signals itself.
+    # Until a run listens to signals itself; before the command is imported, and JAX with it.
     stop.leave_on_signals()
 
     def warn(message: Warning | str, *place: Any, **more: Any) -> None:
@@ -60,7 +62,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
         complain(name, f"warning: {message}")
 
     warnings.showwarning = warn
-    return run(main, name, sys.argv[1:])
+    return run(importlib.import_module(f"{__name__}.{name}").main, name, sys.argv[1:])
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
@@ -173,7 +175,13 @@ def _print(text: str, stream: TextIO) -> None:
 
 
 def _open_streams() -> None:
-    """Opens standard streams that the caller has closed: else the next files that open would get their numbers."""
+    """Opens standard streams that the caller has closed: else the next files that open would get their numbers.
+
+    What a stream's encoding lacks is written as an escape, such as in a terminal that takes ASCII alone.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)

@@ -54,6 +54,11 @@ def main(arguments: Sequence[str]) -> int:
     out = pathlib.Path(options.out)
     if not options.out:
         raise errors.UsageError("expected --out=FOLDER, the folder of the study (--help lists the flags)")
+    if not (options.setting or options.search or arguments[end + 1 :]):
+        raise errors.UsageError(
+            "expected --setting, --search, or flags of training after --, such as -- --system=ppo "
+            "--env=gymnax:CartPole-v1"
+        )
     if out.exists() and not out.is_dir():
         raise errors.UsageError(f"--out={out} is a file; expected the folder of a study, or a new one")
     commands.check_together(arguments[:end], options, ("trials", "sampler"), "search")

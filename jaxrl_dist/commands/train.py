@@ -30,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 def train(flags: Mapping[str, Any], in_processes: processes.Group = processes.Group()) -> int:  # noqa: B008
     """Trains as a script does: signals stop it, virtual devices and the compilation cache are on; returns exit code."""
     # Imported only now: Orbax and matplotlib take seconds, and a wrong command should fail at once.
-    import jax
-
+    from jaxrl_dist.parallel import placement
     from jaxrl_dist.training import runner, session, summary
     from jaxrl_dist.training import stop as stopping
 
@@ -42,7 +41,7 @@ def train(flags: Mapping[str, Any], in_processes: processes.Group = processes.Gr
         with stop.at_once("stopped before the run began; nothing was saved"):
             stack.enter_context(processes.begun(in_processes))
         try:
-            run = runner.drive(flags, jax.devices(), stop, display=True, heartbeat_s=in_processes.heartbeat_s)
+            run = runner.drive(flags, placement.devices(), stop, display=True, heartbeat_s=in_processes.heartbeat_s)
         except runner.FAULTS as error:
             return commands.refuse(_NAME, error, 1)
         is_first = processes.is_first()
@@ -61,6 +60,7 @@ def _rehearse(command: training_flags.Command) -> int:
     """Prints a description of the run; returns the exit code."""
     import jax
 
+    from jaxrl_dist.parallel import placement
     from jaxrl_dist.processes import cgroups
     from jaxrl_dist.training import compiled, dry_run, runner, targets
     from jaxrl_dist.training import stop as stopping
@@ -78,7 +78,7 @@ def _rehearse(command: training_flags.Command) -> int:
                 lines = compiled.describe(compiled.compile_run(flags, targets.make(command.target)))
             else:
                 runner.keep_programs()
-                lines = dry_run.describe(flags, settings, jax.devices(), num_processes=count)
+                lines = dry_run.describe(flags, settings, placement.devices(), num_processes=count)
             for line in lines:
                 commands.say(line)
         except runner.FAULTS as error:

@@ -137,6 +137,16 @@ def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 
 
+def required_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns a function's arguments that have no default but are annotated as one of a number, switch or text.
+
+    Each has the value 0, False or "", which says its type.
+    """
+    arguments = inspect.signature(function, eval_str=True).parameters.values()
+    kinds = (bool, int, float, str)
+    return {p.name: p.annotation() for p in arguments if p.default is p.empty and p.annotation in kinds}
+
+
 def list_params(values: Mapping[str, Any]) -> str:
     """Lists parameters in words, such as "noop_max=1, frame_skip=4"."""
     return ", ".join(f"{name}={value}" for name, value in values.items())

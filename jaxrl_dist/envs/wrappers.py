@@ -1,7 +1,7 @@
 """Turns a bare environment into one with next-step auto-reset, and changes what is seen of observations."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -214,6 +214,10 @@ def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"
     leaves = types.named_leaves(spec.observation)
     ranks = {name: len(leaf.shape) for name, leaf in leaves.items()}
     show = _Vector(ranks, spec.categories, spec.mask, spec.privileged)
+    if not any(name != spec.mask and name not in show.hidden(leaves) for name in leaves):
+        raise errors.UsageError(
+            errors.given("env.params.flatten", True), f": {spec.name} shows the policy nothing to make a vector of"
+        )
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec.observation)
     observation = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), show(zeros))
     mask = episodes.MASK if spec.mask else ""
@@ -242,7 +246,7 @@ class _Vector:
     def __call__(self, observation: Any) -> Any:
         # The names are those of `types.named_leaves`, which would take longer at each step.
         leaves = dict(zip(self.ranks, jax.tree.leaves(observation), strict=True))
-        hidden = [name for name in leaves if self.privileged and types.is_within(name, self.privileged)]
+        hidden = self.hidden(leaves)
         apart = (self.mask, *hidden) if self.mask else hidden
         joined = self._joined({name: leaf for name, leaf in leaves.items() if name not in apart})
         found = {"observation": joined}
@@ -253,6 +257,10 @@ class _Vector:
             lead = mask.shape[: mask.ndim - self.ranks[self.mask]]
             found[episodes.MASK] = mask.reshape(*lead, -1)
         return found if len(found) > 1 else joined
+
+    def hidden(self, names: Iterable[str]) -> list[str]:
+        """Returns the privileged ones of leaves."""
+        return [name for name in names if self.privileged and types.is_within(name, self.privileged)]
 
     def _joined(self, leaves: Mapping[str, Any]) -> Any:
         numbers: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in leaves.values()) else np
@@ -410,7 +418,9 @@ def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., A
 
 def _within_bounds(space: types.ActionSpace, action: Array) -> Array:
     """Clips a real action, since an agent's distribution may reach beyond the bounds."""
-    return jnp.clip(action, space.low, space.high) if isinstance(space, types.BoxSpace) else action
+    if not isinstance(space, types.BoxSpace):
+        return action
+    return jnp.clip(action, jnp.asarray(space.low), jnp.asarray(space.high))
 
 
 def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:

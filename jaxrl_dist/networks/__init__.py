@@ -225,9 +225,9 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         >>> outputs["value"].shape
         (3, 1)
     """
-    if not any(math.prod(leaf.shape) for leaf in jax.tree.leaves(spec.observation)):
+    if not encoders.seen(spec, config.policy_inputs):
         shape = getattr(spec.observation, "shape", spec.observation)
-        raise UsageError(given("env", spec.name), f": its observation {shape} has no numbers")
+        raise UsageError(given("env", spec.name), f": its observation {shape} has no numbers that a policy may see")
     for name in ("policy_inputs", "value_inputs"):
         encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
     recurrent = is_recurrent(config.core)

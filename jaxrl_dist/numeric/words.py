@@ -33,7 +33,7 @@ class Packed:
 
     Attributes:
         words: u32 [..., K, B].
-        others: the leaves that are too large, or of 64 bits.
+        others: the leaves that are too large, or of 64 bits, or real numbers of 8.
         structure: of the tree.
         leaves: for each leaf how it is packed, None for one of `others`.
     """
@@ -109,7 +109,8 @@ def _leaf(x: Array) -> _Leaf | None:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = jax.eval_shape(jax.random.key_data, x)
         return _Leaf(data.shape[1:], data.dtype, str(jax.random.key_impl(x)))
-    if x.dtype.itemsize > 4 or math.prod(x.shape[1:]) > _LARGEST:
+    is_byte_of_float = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1
+    if x.dtype.itemsize > 4 or is_byte_of_float or math.prod(x.shape[1:]) > _LARGEST:
         return None
     return _Leaf(x.shape[1:], x.dtype, "")
 

@@ -1,11 +1,35 @@
 """Chooses the devices that act and that learn: reads their names, and says what runs where."""
 
+import os
 from collections.abc import Sequence
 
 import jax
 
 from jaxrl_dist import errors, processes
 from jaxrl_dist.errors import UsageError
+
+# An environment variable of JAX.
+_PLATFORMS = "JAX_PLATFORMS"
+
+
+def devices() -> list[jax.Device]:
+    """Returns JAX's devices, of all processes.
+
+    Raises:
+        UsageError: JAX cannot use those that it is told to.
+    """
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        # JAX asserts where a platform is known but its plugin is missing.
+        reason = " ".join(str(error).split()) or "it has no such devices here"
+        asked = os.environ.get(_PLATFORMS)
+        if asked is None:
+            raise UsageError(f"JAX has no devices: {reason}; with {_PLATFORMS}=cpu it takes the CPU") from error
+        raise UsageError(
+            f"{_PLATFORMS}={asked!r}: {reason}; valid: those that are here and whose package is installed, such as "
+            f"{_PLATFORMS}=cpu; without it JAX chooses the best"
+        ) from error
 
 
 def parse(setting: str, text: str, devices: Sequence[jax.Device]) -> list[jax.Device]:

@@ -121,8 +121,9 @@ def _blank_unless(present: Array, unroll: types.Unroll) -> types.Unroll:
 def _replayed(fraction: float, columns: int) -> int:
     """Returns the number of unrolls to draw beside `columns` new ones, to make up a fraction of the batch."""
     exact = columns * fraction / (1.0 - fraction)
-    if round(exact) < 1 or abs(exact - round(exact)) > 1e-6:
-        valid = [n / (n + columns) for n in range(1, 15 * columns)]
+    # A fraction of six digits, as the message gives it, is near enough.
+    if round(exact) < 1 or abs(round(exact) / (round(exact) + columns) - fraction) > 1e-6:
+        valid = [n / (n + columns) for n in range(1, 15 * columns + 1)]
         nearest = min(valid, key=lambda share: abs(share - fraction))
         raise UsageError(
             given("replay.fraction", fraction),

@@ -159,6 +159,7 @@ class Blocks:
     def load(self, saved: Saved) -> None:
         """Replaces the blocks by those of a checkpoint."""
         data, offset = np.asarray(saved.data).tobytes(), 0
+        self._kept.clear()
         for place in zip(*np.nonzero(np.asarray(saved.sizes).sum(-1)), strict=True):
             block = []
             for size in np.asarray(saved.sizes)[place]:

@@ -173,6 +173,9 @@ def named(folders: Sequence[pathlib.Path], labels: str | None) -> list[tuple[pat
         UsageError: there are more or fewer labels, or two are equal.
     """
     names = labels.split(",") if labels else [str(folder) for folder in folders]
+    if not labels and len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise errors.UsageError(f"{twice} is given twice; expected different runs")
     if len(names) != len(folders) or len(set(names)) < len(names):
         expected = f"expected {len(folders)} label(s), one per run and all different"
         raise errors.UsageError(f"{expected}; given {', '.join(names)}")

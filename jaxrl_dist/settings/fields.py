@@ -300,8 +300,14 @@ def _text(value: Any) -> str:
     return text
 
 
+def _plain(value: Any) -> Any:
+    """Returns the number in an array without axes, of NumPy or JAX, and anything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
 def _number(value: Any) -> decimal.Decimal:
     """Converts text such as 1_000 and 1e6, and real numbers, exactly; refuses truth values and NaN."""
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, str | numbers.Real):
         raise TypeError(value)
     number = decimal.Decimal(value if isinstance(value, str) else repr(float(value)))
@@ -312,6 +318,7 @@ def _number(value: Any) -> decimal.Decimal:
 
 def _whole(value: Any) -> int:
     """Converts numbers without a fraction; text of more than 18 digits becomes 10^18, which no setting takes."""
+    value = _plain(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     number = _number(value)

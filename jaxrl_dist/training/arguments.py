@@ -1,5 +1,6 @@
 """Checks the types of the arguments of `train`, `make` and `load`; values are checked where they are used."""
 
+import numbers
 import os
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +13,7 @@ from jaxrl_dist.settings import resolve
 
 # JAX would take the lower half of a longer one.
 _LAST_SEED = 2**31 - 1
+_A_SEED = f"a whole number from 0 to {_LAST_SEED}"
 _PLAIN = (str, bytes, int, float, complex, type(None), list, tuple, dict, set)
 
 
@@ -76,7 +78,16 @@ def check_episodes(seed: Any, **counts: Any) -> None:
     """
     for name, count in counts.items():
         _expect(name, count, _is_whole(count) and count >= 1, "a whole number of at least 1")
-    _expect("seed", seed, _is_whole(seed) and 0 <= seed <= _LAST_SEED, f"a whole number from 0 to {_LAST_SEED}")
+    _expect("seed", seed, _is_seed(seed), _A_SEED)
+
+
+def check_seed(seed: Any) -> None:
+    """Checks a seed that may be None.
+
+    Raises:
+        UsageError: it has the wrong type, or is too small or too large.
+    """
+    _expect("seed", seed, seed is None or _is_seed(seed), f"{_A_SEED}, or None")
 
 
 def check_run(run: Any) -> None:
@@ -99,7 +110,11 @@ def check_trust(trust: Any) -> None:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_seed(value: Any) -> bool:
+    return _is_whole(value) and 0 <= value <= _LAST_SEED
 
 
 def _expect(name: str, value: Any, is_valid: bool, valid: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
-from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.parallel import memory_use, placement
 from jaxrl_dist.runs import checkpoint as checkpoints
 from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as run_folder
@@ -304,9 +304,10 @@ def assemble_run(
     arguments.check_trust(trust)
     path = folder / "config.json"
     run_folder.check_is_run(folder, errors.given("run", folder))
-    if num_devices > jax.device_count():
+    devices = placement.devices()
+    if num_devices > len(devices):
         raise errors.UsageError(
-            f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
+            f"{folder} ran on {num_devices} devices, here are {len(devices)}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
     with user_code.trusting({*trust, *map(str, flags.values())}):
@@ -314,7 +315,7 @@ def assemble_run(
         # Every value is given, so the preset is not read: it may have changed since, or be gone.
         named = {**saved.settings, "system": own or saved["system"], "preset": ""}
         settings, environment = assemble.resolve({**named, **_devices(saved, num_devices), **flags})
-        return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
+        return assemble.assemble(settings, environment, devices[:num_devices], episodes)
 
 
 def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:

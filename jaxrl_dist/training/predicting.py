@@ -13,7 +13,7 @@ from jax.interpreters import partial_eval
 
 from jaxrl_dist import agents, errors, types
 from jaxrl_dist.settings.resolve import Resolved
-from jaxrl_dist.training import assemble
+from jaxrl_dist.training import arguments, assemble
 from jaxrl_dist.types import Array, ArrayTree
 
 # Casts that a value may need, such as f64 to f32; never a real number to an integer.
@@ -110,7 +110,7 @@ def _step(
     output = act(params, types.ActInputs(timestep, state.carry, own))
     action = output.action
     if isinstance(space, types.BoxSpace):
-        action = jnp.clip(action, space.low, space.high)
+        action = jnp.clip(action, jnp.asarray(space.low), jnp.asarray(space.high))
     return action, State(output.carry, key)
 
 
@@ -127,10 +127,11 @@ def predict(
     """Acts as `policy.Policy.predict` says.
 
     Raises:
-        UsageError: an array has the wrong shape or dtype.
+        UsageError: an array has the wrong shape or dtype, or the seed is none.
     """
     rows, count = _rows(predictor.spec, observation, predictor.unread)
     width = count or 1
+    arguments.check_seed(seed)
     if state is None:
         state = State(predictor.init_carry(width), jax.random.key(secrets.randbits(32) if seed is None else seed))
         first = np.ones(width, bool)

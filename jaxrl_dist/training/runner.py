@@ -12,7 +12,7 @@ from absl import logging
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl_dist import errors, processes, systems
-from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.parallel import memory_use, placement
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.processes import cgroups
 from jaxrl_dist.runs import folder as run_folder
@@ -96,7 +96,7 @@ def train(
     named = assemble.by_flag(system, env, settings, run_settings)
     stop = stopping.StopToken()
     with stop.interruptible():
-        return drive(named, devices or jax.devices(), stop, display=display, callbacks=callbacks)
+        return drive(named, devices or placement.devices(), stop, display=display, callbacks=callbacks)
 
 
 def prepare() -> None:

@@ -218,6 +218,12 @@ def test_atoms_without_a_range_are_refused(changes):
         dqn.make(dqn.Config(num_atoms=51, **changes), SPEC, NETWORK)
 
 
+def test_without_a_discount_or_a_time_limit_the_range_that_is_told_is_no_nan():
+    spec = SPEC._replace(reward_range=(0.0, 1.0), time_limit=0)
+    with conftest.refused("from 0 to inf"):
+        transitions.support(dqn.Config(num_atoms=51, discount=1.0), spec)
+
+
 def test_quantiles_that_cannot_be_are_refused():
     with conftest.refused("--agent.distribution=quantile", "--agent.num_atoms"):
         dqn.make(dqn.Config(distribution="quantile"), SPEC, NETWORK)

@@ -125,6 +125,13 @@ def test_the_level_of_random_play_makes_hardly_an_alarm_of_a_seed_that_had_none(
     assert f"| {sum(added)} of {len(added)} more |" in text
 
 
+def test_what_was_evaluated_before_its_first_update_alone_is_not_judged() -> None:
+    steps, returns = np.array([0.0, 100.0, 200.0]), np.tile(np.arange(5.0), (3, 1))
+    with pytest.raises(ValueError, match="after 0: the first is at 100"):
+        compare.compare(np.array([0.0, 50.0]), np.ones((2, 1)), steps, returns)
+    assert compare.compare(np.array([0.0, 100.0]), np.ones((2, 1)), steps, returns).env_steps.tolist()
+
+
 def test_a_run_at_the_level_of_random_play_is_judged_outside(tmp_path: pathlib.Path) -> None:
     # Without the level the seeds of this one differ too much for that.
     one = next(one for one, _ in known_levels() if one.name == "cartpole_a3c")

@@ -4,6 +4,8 @@ import pathlib
 
 import conftest
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxrl_dist import envs
@@ -53,6 +55,28 @@ def spec(facts=""):
     known = types.EnvironmentSpec("", (), types.DiscreteSpace(2), "classic")
     return envs.BareEnvironment(reset, step, eval(f"known._replace({facts})", {"types": types, "known": known}))
 
+def masked():
+    def reset(key):
+        return jnp.int32(0), {"mask": jnp.ones(2, bool)}
+
+    def step(key, state, action):
+        return envs.Transition(state + 1, reset(key)[1], 1.0, state > 3, False)
+
+    spec = types.EnvironmentSpec("", (), types.DiscreteSpace(2), "classic", mask="mask")
+    return envs.BareEnvironment(reset, step, spec)
+
+def bounded():
+    def step(key, state, action):
+        return envs.Transition(state, action, action[0], False, False)
+
+    space = types.BoxSpace((3,), low=(0.0, -5.0, 100.0), high=(1.0, 20.0, 1000.0))
+    spec = types.EnvironmentSpec("", (), space, "continuous", time_limit=9)
+    return envs.BareEnvironment(lambda key: (0, jnp.zeros(3)), step, spec)
+
+def sized(count: int, rate: float, name="x", *, loud: bool):
+    assert (type(count), type(rate), type(loud)) == (int, float, bool)
+    return toy.bare("episode", count)
+
 _hidden = make
 """
 
@@ -84,7 +108,11 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
         (
             "own_world:makes",
             {},
-            ["--env=custom:own_world:makes: ", "make, fails, nothing, swapped, shaped, spec", " make?"],
+            [
+                "--env=custom:own_world:makes: ",
+                "make, fails, nothing, swapped, shaped, spec, masked, bounded, sized",
+                " make?",
+            ],
         ),
         ("own_world", {}, ["--env=custom:own_world: ", "custom:module:NAME"]),
         ("nowhere:make", {}, ["--env=custom:nowhere:make: ", "ModuleNotFoundError", "'nowhere'"]),
@@ -101,6 +129,27 @@ def test_what_is_no_environment_is_refused_in_one_line(
 ) -> None:
     with conftest.refused(*named):
         envs.make(f"custom:{name}", params)
+
+
+def test_a_mask_alone_makes_no_vector(module: str) -> None:
+    with conftest.refused("--env.params.flatten", f"custom:{module}:masked"):
+        envs.make(f"custom:{module}:masked", {"flatten": "true"})
+
+
+def test_bounds_of_actions_may_be_listed(module: str) -> None:
+    environment = envs.make(f"custom:{module}:bounded")
+    state, _ = environment.reset(jax.random.key(0))
+    _, timestep = environment.step(state, jnp.array([-1.0, 30.0, 500.0]))
+    np.testing.assert_array_equal(timestep.observation, [0.0, 20.0, 500.0])
+
+
+def test_arguments_without_a_default_are_given_by_their_annotations(module: str) -> None:
+    given = {"count": "2", "rate": "1", "loud": "true"}
+    assert envs.make(f"custom:{module}:sized", given).spec.time_limit == 2
+    with conftest.refused("'count'"):
+        envs.make(f"custom:{module}:sized", {"rate": "1", "loud": "true"})
+    with conftest.refused("--env.params.count=two"):
+        envs.make(f"custom:{module}:sized", given | {"count": "two"})
 
 
 @pytest.mark.parametrize("fact", ["reward", "terminated", "truncated"])

@@ -17,7 +17,6 @@ from typing import Any
 from fakes import host
 
 from jaxrl_dist import commands, envs, errors, processes
-from jaxrl_dist.commands import train
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.processes import group
 from jaxrl_dist.runs import checkpoint
@@ -81,4 +80,4 @@ if __name__ == "__main__":
         as_host.AsHost.raw_recv = broken
     else:
         envs.make = lambda name, params=None: host.task(before_step, [])
-    sys.exit(commands.start(train.main, "train"))
+    sys.exit(commands.start("train"))

@@ -239,6 +239,13 @@ def test_observations_without_numbers_are_refused():
             networks.make(networks.Config(torso="mlp"), spec, HEADS)
 
 
+def test_a_mask_alone_shows_a_policy_nothing():
+    mask = jax.ShapeDtypeStruct((3,), bool)
+    spec = _spec((3,))._replace(observation={"mask": mask}, mask="mask")
+    with conftest.refused("--env=toy:x", "mask"):
+        networks.make(networks.Config(torso="mlp"), spec, HEADS)
+
+
 @pytest.mark.parametrize(
     ("torso", "least", "other"), [("nature_cnn", 36, "minatar_cnn"), ("minatar_cnn", 3, "impala_resnet")]
 )

@@ -24,6 +24,7 @@ def tree() -> dict[str, Any]:
         "byte": jnp.full((B, 2, 2), 255, jnp.uint8),
         "bool": jnp.arange(B) % 2 == 0,
         "half": jnp.full((B, 2), -1.5, jnp.bfloat16),
+        "quarter": jnp.full((B, 2), -1.5, jnp.float8_e4m3fn),
         "word": jnp.full(B, 2**32 - 1, jnp.uint32),
         "picture": jnp.asarray(rng.normal(size=(B, 4, 9)), jnp.float32),
         "nothing": (),
@@ -43,7 +44,7 @@ def test_every_dtype_comes_back_bit_for_bit() -> None:
     packed = words.pack(tree())
     # Keys 2, float 3, int 1, small 2, byte 4, bool 1, half 2, word 1.
     assert packed.words.shape == (16, B) and packed.words.dtype == jnp.uint32
-    assert [x.shape for x in packed.others] == [(B, 4, 9)]
+    assert [x.shape for x in packed.others] == [(B, 4, 9), (B, 2)]
     assert_same(words.unpack(packed), tree())
 
 

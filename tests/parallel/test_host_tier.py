@@ -100,6 +100,10 @@ def test_saved_blocks_come_back(tmp_path: pathlib.Path) -> None:
     again = packed_observations.Blocks(observations, 2, 3, 4)
     again.load(saved)
     assert again._kept == kept._kept and again.packed_bytes == kept.packed_bytes
+    early = filled(2)[1].save()
+    again.load(early)
+    assert len(again._kept) < len(kept._kept) and again.packed_bytes == sum(map(len, sum(again._kept.values(), ())))
+    again.load(saved)
     np.testing.assert_array_equal(again._heads, kept._heads)
     empty = packed_observations.Blocks(observations, 2, 3, 4)
     empty.load(empty.save())

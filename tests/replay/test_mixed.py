@@ -1,5 +1,6 @@
 """The mixed replay: what it draws beside the newest unroll, its share of a batch, and an agent that learns from it."""
 
+import re
 from typing import Any
 
 import conftest
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import rings
 
-from jaxrl_dist import replay, types
+from jaxrl_dist import errors, replay, types
 from jaxrl_dist.replay import mixed
 
 LENGTH, COLUMNS = 4, 2
@@ -113,6 +114,16 @@ def test_one_column_with_older_unrolls_is_enough_to_draw_them() -> None:
 def test_a_share_that_makes_no_whole_unrolls_is_refused(fraction: float, nearest: str) -> None:
     with conftest.refused(f"--replay.fraction={fraction}", nearest):
         made(fraction)
+
+
+@pytest.mark.parametrize(("fraction", "columns"), [(0.4, 8), (0.3, 32), (0.4, 2), (0.936, 1), (0.5001, 1)])
+def test_the_share_that_is_advised_is_taken(fraction: float, columns: int) -> None:
+    with pytest.raises(errors.UsageError) as refused:
+        mixed._replayed(fraction, columns)
+    advised, unrolls = re.search(r"nearest valid: (\S+) \((\d+) unrolls\)", str(refused.value)).groups()
+    assert mixed._replayed(float(advised), columns) == int(unrolls)
+    others = [n / (n + columns) for n in range(1, 15 * columns + 1)]
+    assert abs(float(advised) - fraction) <= min(abs(share - fraction) for share in others) + 1e-6
 
 
 def test_a_quorum_would_leave_gaps_in_the_ring(train: conftest.Train) -> None:

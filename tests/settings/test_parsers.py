@@ -1,11 +1,14 @@
 """Wrong arguments of every command: one line on standard error and exit code 2, from the script itself."""
 
+import os
 import pathlib
 import subprocess
 import sys
 from typing import Any
 
 import conftest
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxrl_dist.runs import folder as run_folder
@@ -22,6 +25,8 @@ from jaxrl_dist.systems import catalogue, training_flags
         ("rollback", ["here", "few"]),
         ("replay_schedule", ["here"]),
         ("study", ["--out=a", "--sampler=optna"]),
+        ("study", ["--out=a"]),
+        ("plot", ["a", "a"]),
         # Quoted, with a space in the place of "=".
         ("train", ["--env=toy:walk", "--env.params.length 5"]),
         ("evaluate", ["--run=a", "--agent.evaluation_action sample"]),
@@ -85,3 +90,37 @@ def test_a_number_that_programs_round_to_0_is_not_above_0() -> None:
 def test_bonuses_of_rnd_end() -> None:
     with conftest.refused("agent.intrinsic_discount=1", "< 1"):
         catalogue.resolved({"system": "rnd", "agent.intrinsic_discount": 1})
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cpux"])
+def test_devices_that_are_not_there_are_one_line(platform: str, tmp_path: pathlib.Path) -> None:
+    script, environment = conftest.PACKAGE.parent / "scripts" / "train.py", {**os.environ, "JAX_PLATFORMS": platform}
+    command = [sys.executable, str(script), "--env=toy:walk", "--steps=100", "--out=run"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 2 and f"JAX_PLATFORMS={platform!r}" in done.stderr
+    assert done.stderr.count("\n") == 1 and "JAX_PLATFORMS=cpu" in done.stderr
+
+
+def test_what_a_terminal_cannot_show_is_escaped(tmp_path: pathlib.Path) -> None:
+    script, environment = conftest.PACKAGE.parent / "scripts" / "train.py", {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, str(script), "--env=ü"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2 and "--env=\\xfc" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), jnp.float32(0.5)])
+def test_arrays_without_axes_are_numbers(number: Any) -> None:
+    assert catalogue.resolved({"system": "ppo", "agent.discount": number})["agent.discount"] == 0.5
+    with conftest.refused("--agent.discount"):
+        catalogue.resolved({"system": "ppo", "agent.discount": np.full(1, 0.5)})
+    whole = catalogue.resolved({"system": "ppo", "learner.epochs": jnp.int32(3)})["learner.epochs"]
+    assert whole == 3 and type(whole) is int

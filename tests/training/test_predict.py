@@ -201,10 +201,12 @@ def test_a_tree_of_observations_with_a_mask_is_taken_by_its_names(tmp_path: path
         ({"observation": np.zeros((2, 4)), "is_first": [1.0, 0.0]}, ("is_first=float64[2]",)),
         ({"observation": np.zeros((2, 4)), "reward": 1.0}, ("reward=float64[]", "float32[2]")),
         ({"observation": np.zeros(4), "state": 3}, ("state=<int>",)),
+        ({"observation": np.zeros(4), "seed": "x"}, ("seed='x'", "None")),
+        ({"observation": np.zeros(4), "seed": -1}, ("seed=-1",)),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(one_policy: policy.Policy, given: dict[str, Any], words: Any) -> None:
-    with conftest.refused("predict", *words):
+    with conftest.refused(*words):
         one_policy.predict(**given)
 
 

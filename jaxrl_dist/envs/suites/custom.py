@@ -19,14 +19,15 @@ def make(name: str, params: Mapping[str, str]) -> envs.Environment:
     Args:
         name: the function returns a `envs.BareEnvironment`, which gets resets and bookkeeping here, or a
             `envs.Environment`, which has its own.
-        params: arguments of the function that have a number, truth value or text as default.
+        params: arguments of the function that have a number, truth value or text as default, or as annotation.
 
     Raises:
         UsageError: there is no such function, it takes no such argument, or it fails.
     """
     full_name = f"{_NAME}:{name}"
     function = user_code.load(errors.given("env", full_name), name, "function", inspect.isfunction)
-    values = parameters.parse_params(params, parameters.defaults_of(function), full_name)
+    valid = parameters.defaults_of(function) | parameters.required_of(function)
+    values = parameters.parse_params(params, valid, full_name)
     try:
         # The function may import whatever it needs: its own module is already trusted.
         with user_code.trusting(None):
