@@ -266,6 +266,44 @@ def test_step_with_one_action_for_the_whole_batch() -> None:
     np.testing.assert_array_equal(timestep.reward, [2.0, 2.0, 2.0])
 
 
+def of_actions(space: types.ActionSpace) -> environments.BareEnvironment:
+    """Shows the action that it got, beside flags that each step gives alike; a second component above 0.5 ends it."""
+
+    def reset(key: jax.Array) -> Any:
+        return jnp.int32(0), {"action": jnp.zeros(2), "flags": jnp.ones(3)}
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array) -> environments.Transition:
+        observation = {"action": action, "flags": jnp.array([1.0, 0.0, 1.0])}
+        return environments.Transition(state + 1, observation, 0.0, action[1] > 0.5, False)
+
+    return environments.BareEnvironment(reset, step, types.EnvironmentSpec("toy:x", (), space, "continuous"))
+
+
+def test_real_actions_are_clipped_to_their_bounds() -> None:
+    low, high = np.array([-1.0, -3.0], np.float32), np.array([2.0, 0.25], np.float32)
+    actions = np.array([[-7.0, -7.0], [7.0, 7.0], [-1.5, 0.0], [1.5, 0.5], [-0.5, -2.5]], np.float32)
+    for space, wanted in (
+        (types.BoxSpace((2,), low, high), [[-1.0, -3.0], [2.0, 0.25], [-1.0, 0.0], [1.5, 0.25], [-0.5, -2.5]]),
+        (types.BoxSpace((2,), -1.0, 0.5), [[-1.0, -1.0], [0.5, 0.5], [-1.0, 0.0], [0.5, 0.5], [-0.5, -1.0]]),
+        (types.BoxSpace((2,), -np.inf, np.inf), actions.tolist()),
+    ):
+        environment = wrappers.auto_reset(of_actions(space))
+        state, _ = environment.reset(jax.random.key(0))
+        _, timestep = jax.vmap(environment.step, (None, 0))(state, jnp.asarray(actions))
+        np.testing.assert_array_equal(timestep.observation["action"], wanted)
+
+
+def test_what_a_step_gives_alike_in_all_environments_is_shown_in_each() -> None:
+    environment = wrappers.auto_reset(of_actions(types.BoxSpace((2,), -1.0, 1.0)))
+    state, _ = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 3))
+    step, given = jax.vmap(environment.step), [1.0, 0.0, 1.0]
+    # The second environment ends at the second step, and begins again at the third.
+    for second, last in ((0.0, [given] * 3), (1.0, [given] * 3), (0.0, [given, [1.0] * 3, given])):
+        state, timestep = step(state, jnp.array([[0.0, 0.0], [0.0, second], [0.0, 0.0]]))
+        np.testing.assert_array_equal(timestep.observation["flags"], last)
+    np.testing.assert_array_equal(timestep.step_type, [types.MID, types.FIRST, types.MID])
+
+
 def test_a_load_lasts_an_episode_and_is_for_a_critic_alone() -> None:
     environment = environments.make("toy:load", {"length": "4"})
     keys, actions = jax.random.split(jax.random.key(0), 64), jax.random.uniform(jax.random.key(1), (12, 64, 1))
