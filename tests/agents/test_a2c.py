@@ -187,3 +187,21 @@ def test_a_squashed_policy_is_refused_where_any_action_has_another_range(low: An
     spec = SPEC._replace(action=types.BoxSpace((2,), np.array(low), np.array(high)))
     with conftest.refused("--agent.distribution=tanh_gaussian", "gaussian"):
         a2c.make(a2c.Config(distribution="tanh_gaussian"), spec, FLAT)
+
+
+@pytest.mark.parametrize(
+    ("action", "distribution"),
+    [
+        (types.DiscreteSpace(A), "gaussian"),
+        (types.MultiDiscreteSpace((2, 3)), "gaussian"),
+        (types.BoxSpace((2,), -1.0, 1.0), "gaussian"),
+        (types.BoxSpace((2,), -1.0, 1.0), "tanh_gaussian"),
+    ],
+)
+def test_values_begin_at_size_one_and_policies_nearly_the_same_everywhere(action: Any, distribution: str) -> None:
+    network = networks.Config(torso="mlp", hidden_sizes=(16,), orthogonal=True)
+    agent = a2c.make(a2c.Config(distribution=distribution), SPEC._replace(action=action), network)
+    first = agent.init(jax.random.key(0)).network
+    for name, gain in (("policy", 0.01), ("value", 1.0)):
+        kernel = first[f"outputs_{name}"]["Dense_0"]["kernel"]
+        np.testing.assert_allclose(np.linalg.svd(kernel, compute_uv=False), gain, rtol=1e-4)

@@ -146,6 +146,15 @@ def test_dueling_heads_add_up_to_a_value_and_centred_advantages():
     assert action_values.join({"q": jnp.zeros((4, A))}, A).shape == (4, A)
 
 
+@pytest.mark.parametrize("names", [("q",), ("value", "advantage")])
+def test_values_of_actions_begin_at_size_one(names):
+    network = networks.Config(torso="mlp", hidden_sizes=(16,), orthogonal=True)
+    first = dqn.make(dqn.Config(dueling=len(names) == 2), SPEC, network).init(jax.random.key(0)).network
+    for name in names:
+        kernel = first[f"outputs_{name}"]["Dense_0"]["kernel"]
+        np.testing.assert_allclose(np.linalg.svd(kernel, compute_uv=False), 1.0, rtol=1e-4)
+
+
 def test_noise_has_the_moments_of_factorised_gaussians():
     """Over a linear head: variance E|ε_out| (Σ x² σ² E|ε_in| + σ_b²), mean that without noise (equations 10, 11)."""
     net = networks.make(networks.Config(torso="mlp", hidden_sizes=()), SPEC, (networks.Head("q", A, 1.0, noise=0.5),))
