@@ -130,6 +130,33 @@ def test_layer_normalisation_is_that_of_numpy():
     np.testing.assert_allclose(networks.of_rows(net, params, x)["value"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("activation", "formula"),
+    [("tanh", np.tanh), ("relu", lambda x: np.maximum(x, 0)), ("swish", lambda x: x / (1 + np.exp(-x)))],
+    ids=["tanh", "relu", "swish"],
+)
+def test_an_activation_is_its_formula(activation, formula):
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=(8,), activation=activation), _spec((5,)), HEADS)
+    params, x = net.init(jax.random.key(0)), np.random.default_rng(0).normal(size=(6, 5), scale=2).astype(np.float32)
+    layer, head = params["torsos_0"]["Dense_0"], params["outputs_value"]["Dense_0"]
+    wanted = formula(x @ layer["kernel"] + layer["bias"]) @ head["kernel"] + head["bias"]
+    np.testing.assert_allclose(networks.of_rows(net, params, x)["value"], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("torso", "formula"), [("mlp", np.tanh), ("minatar_cnn", lambda x: np.maximum(x, 0))], ids=["mlp", "minatar_cnn"]
+)
+def test_the_layer_of_a_head_has_the_activation_of_its_torso(torso, formula):
+    """Convolutional torsos use relu, whatever is asked for the layers of the other."""
+    config = networks.Config(torso=torso, hidden_sizes=(8, 8), head_size=7, activation="tanh")
+    net, shape = networks.make(config, _spec(SHAPES[torso]), HEADS), SHAPES[torso]
+    params, x = net.init(jax.random.key(0)), np.random.default_rng(0).normal(size=(6, *shape)).astype(np.float32)
+    features = torsos.make(config, shape, last_layer=False).apply({"params": params["torsos_0"]}, x).reshape(6, -1)
+    hidden, last = (params["outputs_value"][f"Dense_{i}"] for i in range(2))
+    wanted = formula(features @ hidden["kernel"] + hidden["bias"]) @ last["kernel"] + last["bias"]
+    np.testing.assert_allclose(networks.of_rows(net, params, x)["value"], wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
