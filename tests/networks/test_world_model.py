@@ -1,4 +1,4 @@
-"""DreamerV3's encoder and decoder of images beside plain loops, written from the paper's appendix on its networks."""
+"""DreamerV3's encoder and decoder of images beside plain loops, written from the paper's appendix; first weights."""
 
 from typing import Any
 
@@ -81,3 +81,30 @@ def test_the_decoder_is_that_of_plain_loops(batch: tuple[int, ...]) -> None:
     assert found.shape == (*batch, *SHAPE)
     for index in np.ndindex(*batch):
         np.testing.assert_allclose(found[index], decoded(params, states[index]), rtol=1e-4, atol=1e-4)
+
+
+def test_stages_have_two_three_four_and_four_times_the_channels() -> None:
+    shape = (64, 64, 2)
+    encoder, decoder = world_model.Encoder(CHANNELS, shape), world_model.Decoder(CHANNELS, shape)
+    found = []
+    for module, given in ((encoder, shape), (decoder, (5,))):
+        params = jax.eval_shape(module.init, jax.random.key(0), np.zeros((1, *given), np.float32))["params"]
+        found.append([params[f"Convolution_{stage}"]["kernel"].shape[2:] for stage in range(4)])
+    # Channels before and after each convolution; the decoder begins with as many as the encoder ends with.
+    assert found[0] == [(2, 6), (6, 9), (9, 12), (12, 12)]
+    assert found[1] == [(12, 12), (12, 9), (9, 6), (6, 2)]
+
+
+def test_convolutions_begin_with_a_variance_of_one_by_their_inputs() -> None:
+    module = world_model.Convolution(32, 2)
+    kernel = module.init(jax.random.key(0), np.zeros((1, 6, 6, 8), np.float32))["params"]["kernel"]
+    assert kernel.shape == (5, 5, 8, 32)
+    np.testing.assert_allclose([kernel.mean(), 5 * 5 * 8 * kernel.var()], [0.0, 1.0], atol=0.05)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.01, 0.5, 1.0])
+def test_the_last_layer_begins_with_the_deviation_of_its_gain(gain: float) -> None:
+    module = world_model.Mlp(128, 1, 64, gain)
+    kernel = module.init(jax.random.key(0), np.zeros((1, 3), np.float32))["params"]["Dense_0"]["kernel"]
+    assert kernel.shape == (128, 64)
+    np.testing.assert_allclose(np.sqrt(128) * kernel.std(), gain, rtol=0.05)
