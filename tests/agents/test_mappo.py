@@ -132,6 +132,19 @@ def test_agents_of_one_environment_learn_by_keys_of_their_own() -> None:
     assert [len(np.unique(draw)) for draw in draws] == [AGENTS, AGENTS]
 
 
+def test_the_largest_of_agents_apart_is_that_of_any_of_them() -> None:
+    def loss(params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
+        zero = jnp.zeros(NUM_ENVS)
+        return types.LossOutput(zero, zero, inputs.batch, {}, {"largest": inputs.batch, "most": -inputs.batch})
+
+    inner = ppo.make(ppo.Config(), team().spec, NETWORK)._replace(loss=loss)
+    # Rows are environments, columns agents.
+    batch = jnp.array([[1.0, 5.0, 2.0], [4.0, 0.0, 3.0]])
+    found = own_parameters.make(inner, AGENTS).loss(types.Params(jnp.zeros(AGENTS), ()), inputs(batch))
+    assert {name: x.tolist() for name, x in found.maxima.items()} == {"largest": [5.0, 4.0], "most": [-1.0, 0.0]}
+    assert found.priority.tolist() == [5.0, 4.0]
+
+
 def _rows(tree: Any, a: int) -> Any:
     return jax.tree.map(lambda x: x[a::AGENTS], tree)
 
