@@ -288,6 +288,16 @@ def test_every_epoch_and_minibatch_has_an_order_and_a_key_of_its_own():
     assert len(counts) == len(orders[0]) * 2 and set(counts.values()) == {2 * 3}
 
 
+def test_what_prepares_a_batch_has_a_key_that_no_loss_or_epoch_has():
+    module, *given = CASES["pqn"]
+    agent = module.make(*given)._replace(prepare=lambda params, inputs: inputs.key)
+    key = jax.random.key(3)
+    inputs = types.LossInputs((), (), key, jnp.float32(0), types.LOCAL)
+    found = jax.random.key_data(learner.make(SGD, agent, types.LOCAL).prepare((), inputs))
+    for others in (key[None], *(jax.random.split(key, count) for count in (1, 2, 64))):
+        assert not (jax.random.key_data(others) == found).all(-1).any()
+
+
 def test_gather_joins_items_in_the_order_of_devices():
     mesh = meshes.make(jax.devices()[:2], 1)
 
