@@ -74,3 +74,8 @@ def test_each_multiplier_begins_where_its_setting_says() -> None:
     assert {name: float(duals.value(x)) for name, x in first.items()} == pytest.approx(
         {"temperature": 2.0, "mean": 3.0, "deviation": 500.0}
     )
+
+
+def test_no_dual_variable_falls_below_a_hundred_millionth() -> None:
+    found = [float(duals.value(jnp.float32(parameter))) for parameter in (-1e4, -200.0, -30.0, 0.0, 40.0)]
+    assert found == pytest.approx([1e-8, 1e-8, 1e-8, np.log(2.0), 40.0], rel=1e-4)
