@@ -23,13 +23,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_the_installed_command_is_the_script() -> None:
+def test_the_installed_command_is_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     module, _, name = PROJECT["project"]["scripts"][commands.CONSOLE].partition(":")
     assert getattr(importlib.import_module(module), name) is __main__.main
     assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == set(commands.NAMES)
+    started: list[str] = []
+    monkeypatch.setattr(commands, "start", started.append)
     for command in commands.NAMES:
-        script = runpy.run_path(str(ROOT / "scripts" / f"{command}.py"), run_name="script")
-        assert script[command] is importlib.import_module(f"jaxrl_dist.commands.{command}")
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(ROOT / "scripts" / f"{command}.py"), run_name="__main__")
+        assert callable(importlib.import_module(f"jaxrl_dist.commands.{command}").main)
+    assert started == list(commands.NAMES)
 
 
 def test_messages_name_the_command_that_was_called(
@@ -49,9 +53,12 @@ def test_messages_name_the_command_that_was_called(
 def test_the_package_runs_its_commands_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def run(name: str) -> int:
+        return commands.run(importlib.import_module(f"jaxrl_dist.commands.{name}").main, name, sys.argv[1:])
+
     for arguments, code in ((["trian"], 2), ([], 2), (["train", "--sytem=ppo"], 2), (["train", "--version"], 0)):
         monkeypatch.setattr(sys, "argv", ["jaxrl-dist", *arguments])
-        monkeypatch.setattr(commands, "start", lambda main, name: commands.run(main, name, sys.argv[1:]))
+        monkeypatch.setattr(commands, "start", run)
         assert __main__.main() == code
         told = capsys.readouterr()
         assert told.err == "" if code == 0 else len(told.err.splitlines()) == 1

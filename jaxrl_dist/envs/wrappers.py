@@ -214,7 +214,7 @@ def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"
     leaves = types.named_leaves(spec.observation)
     ranks = {name: len(leaf.shape) for name, leaf in leaves.items()}
     show = _Vector(ranks, spec.categories, spec.mask, spec.privileged)
-    if not any(name != spec.mask and name not in show.hidden(leaves) for name in leaves):
+    if not set(leaves) - {spec.mask or None, *show.hidden(leaves)}:
         raise errors.UsageError(
             errors.given("env.params.flatten", True), f": {spec.name} shows the policy nothing to make a vector of"
         )
