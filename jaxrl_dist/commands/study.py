@@ -54,14 +54,14 @@ def main(arguments: Sequence[str]) -> int:
     out = pathlib.Path(options.out)
     if not options.out:
         raise errors.UsageError("expected --out=FOLDER, the folder of the study (--help lists the flags)")
+    if out.exists() and not out.is_dir():
+        raise errors.UsageError(f"--out={out} is a file; expected the folder of a study, or a new one")
+    commands.check_together(arguments[:end], options, ("trials", "sampler"), "search")
     if not (options.setting or options.search or arguments[end + 1 :]):
         raise errors.UsageError(
             "expected --setting, --search, or flags of training after --, such as -- --system=ppo "
             "--env=gymnax:CartPole-v1"
         )
-    if out.exists() and not out.is_dir():
-        raise errors.UsageError(f"--out={out} is a file; expected the folder of a study, or a new one")
-    commands.check_together(arguments[:end], options, ("trials", "sampler"), "search")
     if options.means and options.search:
         raise errors.UsageError(f"--means={options.means}: a search has no such column; leave it out")
     if options.search and options.setting:
