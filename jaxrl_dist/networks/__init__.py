@@ -225,11 +225,11 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         >>> outputs["value"].shape
         (3, 1)
     """
+    for name in ("policy_inputs", "value_inputs"):
+        encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
     if not encoders.seen(spec, config.policy_inputs):
         shape = getattr(spec.observation, "shape", spec.observation)
         raise UsageError(given("env", spec.name), f": its observation {shape} has no numbers that a policy may see")
-    for name in ("policy_inputs", "value_inputs"):
-        encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
     recurrent = is_recurrent(config.core)
     stack = _stack_of(config, spec)
     has_last_layer = recurrent or not config.head_size
