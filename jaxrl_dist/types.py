@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array
@@ -382,6 +383,10 @@ class BoxSpace(NamedTuple):
     def struct(self) -> jax.ShapeDtypeStruct:
         """Returns shape and dtype of one action, f32 [...]."""
         return jax.ShapeDtypeStruct(self.shape, np.float32)
+
+    def clip(self, action: Array) -> Array:
+        """Returns an action within the bounds, f32 [...]: an agent's distribution may reach beyond them."""
+        return jnp.clip(action, jnp.asarray(self.low), jnp.asarray(self.high))
 
     @property
     def kind(self) -> str:

@@ -96,7 +96,9 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
 
     def step(state: State, action: Array) -> tuple[State, types.TimeStep]:
         key = jax.random.fold_in(state.key, state.steps)
-        transition = bare.step(key, state.environment, _within_bounds(bare.spec.action, action))
+        if isinstance(bare.spec.action, types.BoxSpace):
+            action = bare.spec.action.clip(action)
+        transition = bare.step(key, state.environment, action)
         stepped = _cast((transition.state, transition.observation), struct)
         first = state.ended.all() if shape else state.ended
         environment, observation = restart(state.key, state.steps, first, stepped)
@@ -216,7 +218,7 @@ def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"
     show = _Vector(ranks, spec.categories, spec.mask, spec.privileged)
     if not set(leaves) - {spec.mask or None, *show.hidden(leaves)}:
         raise errors.UsageError(
-            errors.given("env.params.flatten", True), f": {spec.name} shows the policy nothing to make a vector of"
+            errors.given("env.params.flatten", "true"), f": {spec.name} shows the policy nothing to make a vector of"
         )
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec.observation)
     observation = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), show(zeros))
@@ -414,13 +416,6 @@ def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., A
         return output, jax.tree.map(lambda _: True, output)
 
     return restart
-
-
-def _within_bounds(space: types.ActionSpace, action: Array) -> Array:
-    """Clips a real action, since an agent's distribution may reach beyond the bounds."""
-    if not isinstance(space, types.BoxSpace):
-        return action
-    return jnp.clip(action, jnp.asarray(space.low), jnp.asarray(space.high))
 
 
 def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:

@@ -197,17 +197,16 @@ def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array | 
         return _add_to_all(shard, state, unroll)
     earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
     start = (state.head[chosen] + earlier * shard.unroll_length) % shard.rows
-    # XLA's CPU compiler makes one block an update of a slice, repeats that for each who reads the ring, and copies the
-    # whole ring for it; the same block twice is written by a loop, in place.
-    blocks = jnp.zeros(2, jnp.int32) if len(chosen) == 1 else jnp.arange(len(chosen))
 
     def write(storage: Array, new: Array, place: Array) -> Array:
+        index = jnp.stack([chosen, place], -1)
+        if len(chosen) == 1:
+            # XLA's CPU compiler makes one block an update of a slice, repeats that for each reader of the ring, and
+            # copies the whole ring for it; the same block twice is written by a loop, in place.
+            index, new = (jnp.concatenate([x, x]) for x in (index, new))
         # An unroll divides the ring, so no block wraps.
         numbers = jax.lax.ScatterDimensionNumbers(tuple(range(1, new.ndim)), (0,), (0, 1))
-        index = jnp.stack([chosen, place], -1)
-        return jax.lax.scatter(
-            storage, index[blocks], new[blocks], numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
-        )
+        return jax.lax.scatter(storage, index, new, numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
     storage = jax.tree.map(lambda x, new: write(x, jnp.moveaxis(new[:-1], 0, 1), start), state.rows, unroll.steps)
     head = state.head.at[chosen].add(shard.unroll_length) % shard.span

@@ -110,7 +110,7 @@ def _step(
     output = act(params, types.ActInputs(timestep, state.carry, own))
     action = output.action
     if isinstance(space, types.BoxSpace):
-        action = jnp.clip(action, jnp.asarray(space.low), jnp.asarray(space.high))
+        action = space.clip(action)
     return action, State(output.carry, key)
 
 

@@ -226,6 +226,7 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
         # An episode may end at any step, so 0 is always in the range. A truncated episode bootstraps from its last
         # value, so a time limit bounds no return; it is used only if nothing else gives a bound.
         horizon = 1 / (1 - config.discount) if config.discount < 1 else float(spec.time_limit or math.inf)
+        # Without any bound on the horizon 0 · ∞ is NaN, so 0 stays 0.
         low, high = (reward * horizon if reward else 0.0 for reward in (min(rewards[0], 0.0), max(rewards[1], 0.0)))
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(
