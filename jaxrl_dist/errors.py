@@ -10,6 +10,7 @@ _DISTRIBUTION = "jaxrl-dist"
 # Likeness that tells a slip from another thing: of "timesteps" and steps .714, of num_layers and env.num_envs .70. An
 # owner that is right counts for less, as checkpoint_freq is no checkpoint.replay.
 _LIKE, _OWNED = 0.71, 0.09
+_ALONE = object()  # a setting that is named without a value
 
 
 class Worded(NamedTuple):
@@ -24,12 +25,12 @@ class Worded(NamedTuple):
     command: str
 
 
-def given(name: str, value: Any = None) -> Worded:
+def given(name: str, value: Any = _ALONE) -> Worded:
     """Names a setting as the caller gave it: `name=value` to a function, `--name=value` to a command.
 
     Args:
         name: name of the setting, or of an argument that has a flag of its name.
-        value: value in the message; None names the setting alone.
+        value: value in the message, also None; without it the setting is named alone.
 
     Returns:
         A part of the message of a `UsageError`.
@@ -42,7 +43,7 @@ def given(name: str, value: Any = None) -> Worded:
         >>> print(errors.as_typed(error))
         --agent.discount=2: expected a number <= 1
     """
-    text = name if value is None else f"{name}={value}"
+    text = name if value is _ALONE else f"{name}={value}"
     return Worded(text, f"--{text}")
 
 

@@ -67,6 +67,7 @@ def test_a_setting_is_named_as_it_is_given() -> None:
     assert errors.as_typed(again) == f"run 1: {errors.as_typed(error)}" and str(again) == f"run 1: {error}"
     fault = errors.EnvironmentFault("at most ", errors.given("env.params.workers"))
     assert (str(fault), errors.as_typed(fault)) == ("at most env.params.workers", "at most --env.params.workers")
+    assert str(errors.given("a.b", None)) != str(errors.given("a.b")) and errors.given("a.b", None).python == "a.b=None"
     assert errors.as_typed(OSError(2, "No such file")) == "[Errno 2] No such file"
     assert errors.as_typed("--flag") == "--flag"
 

@@ -164,7 +164,9 @@ def taught_rows(step_type: Array) -> Array:
 
 def seen_reward(reward: Array, bound: float, scale: float) -> Array:
     """Returns rewards f32 [...] as an agent learns from them: clipped to ± `bound` unless it is 0, times `scale`."""
-    return scale * clip(reward, bound)
+    # In r·scale + γ·v a compiler may join either product with the sum, in one rounding, and chooses by what is
+    # constant, so that a member of a sweep of γ would differ from the run alone. A selection is joined with nothing.
+    return jnp.where(reward == 0, 0.0, scale * clip(reward, bound))
 
 
 def clip(x: Array, bound: float) -> Array:

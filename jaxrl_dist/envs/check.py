@@ -20,6 +20,7 @@ from jaxrl_dist.settings import command_line, resolve, setting
 _USAGE = "python -m jaxrl_dist.envs.check suite:name [--env.params.NAME=VALUE ...] [--flag=value ...]"
 _TIMEOUT_S = 60.0
 _REPEATED_STEPS = 100
+_SOME_LEGAL = "the mask allows an action wherever one is asked for"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,12 +195,19 @@ def _random_action(rng: np.random.Generator, spec: types.EnvironmentSpec, observ
         low, high = (np.clip(bound, -1e3, 1e3) for bound in (space.low, space.high))
         return rng.uniform(low, high, (columns, *space.shape)).astype(np.float32)
     sizes = np.ravel(space.num_values)
-    legal = np.ones((columns, sizes.sum()), bool)
+    legal = [np.ones((columns, size), bool) for size in sizes]
     if spec.mask:
-        legal = np.asarray(types.named_leaves(observation)[spec.mask]).reshape(columns, -1) != 0
-    parts = (part | ~part.any(1, keepdims=True) for part in np.split(legal, np.cumsum(sizes)[:-1], axis=1))
+        legal = _legal(spec, observation, (columns,))
+    parts = (part | ~part.any(1, keepdims=True) for part in legal)
     chosen = [np.argmax((1 + rng.random(part.shape)) * part, 1).astype(np.int32) for part in parts]
     return chosen[0] if isinstance(space, types.DiscreteSpace) else np.stack(chosen, 1)
+
+
+def _legal(spec: types.EnvironmentSpec, observation: Any, lead: tuple[int, ...]) -> list[np.ndarray]:
+    """Returns the mask of each number of an action, bool [*lead, A]."""
+    assert not isinstance(spec.action, types.BoxSpace)
+    mask = np.asarray(types.named_leaves(observation)[spec.mask]).reshape(*lead, -1) != 0
+    return np.split(mask, np.cumsum(np.ravel(spec.action.num_values))[:-1], axis=-1)
 
 
 def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
@@ -221,14 +229,25 @@ def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
         "a true end is LAST with discount 0": info.game_over & (~is_last | (discount != 0)),
         "episode lengths count the steps": info.episode_length != length,
         "episode returns sum the raw rewards": ~np.isclose(info.episode_return, total, rtol=1e-3, atol=1e-3),
+        _SOME_LEGAL: _has_no_choice(spec, rows),
         f"no episode is longer than {spec.time_limit} steps": (length > spec.time_limit) & (spec.time_limit > 0),
         "numbers are finite and rewards within their range": np.any(
             list(envs.out_of_range(spec, rows).values()), axis=0
         ),
     }
-    left_out = [word for word, has in (("longer", spec.time_limit), ("an agent", spec.num_agents > 1)) if not has]
+    applies = (("longer", spec.time_limit), ("an agent", spec.num_agents > 1), (_SOME_LEGAL, spec.mask))
+    left_out = [word for word, does in applies if not does]
     shown = {rule: wrong for rule, wrong in rules.items() if not any(word in rule for word in left_out)}
     return [Fact(rule, _place(wrong, spec.num_agents)) for rule, wrong in shown.items()]
+
+
+def _has_no_choice(spec: types.EnvironmentSpec, rows: Any) -> np.ndarray:
+    """Finds rows [T, B] that ask for an action while the mask allows none; an agent beside others may have to wait."""
+    asks = rows.step_type != types.LAST
+    if not spec.mask or spec.num_agents > 1:
+        return np.zeros_like(asks)
+    parts = _legal(spec, rows.observation, asks.shape)
+    return np.asarray(asks & ~np.all([part.any(-1) for part in parts], axis=0))
 
 
 def _counted(is_first: np.ndarray, is_gone: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -132,9 +132,14 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
         ValueError: there are none, or their shapes differ from the template's.
         checkpoint.CheckpointError: they are corrupt.
     """
-    found = checkpoint.read_slot(folder / "checkpoints", slot, lambda path: checkpoint.restore(path, template))
+    others = [one for one in ("latest", "best") if one != slot and checkpoint.find(folder / "checkpoints", one)]
+    beside = f"; the run also has its {others[0]} parameters" if others else ""
+    try:
+        found = checkpoint.read_slot(folder / "checkpoints", slot, lambda path: checkpoint.restore(path, template))
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(f"{error}{beside}") from error
     if found is None:
-        raise ValueError(f"{folder} holds no {slot} parameters")
+        raise ValueError(f"{folder} holds no {slot} parameters{beside}")
     params, meta = found
     checkpoint.check_meta(folder / "checkpoints" / slot, meta, {"env_steps": files.COUNT})
     return params, meta

@@ -69,6 +69,32 @@ def test_a_broken_rule_is_found(rule: str) -> None:
     assert rule in broken(SPOILED[rule])
 
 
+@pytest.mark.parametrize(("legal", "is_broken"), [([1, 1, 1, 1], False), ([0, 1, 1, 0], False), ([0, 0, 1, 1], True)])
+def test_a_mask_that_allows_nothing_is_found(legal: list[int], is_broken: bool) -> None:
+    class Masked(Wrong):
+        """Actions of two numbers, with the same mask in every row."""
+
+        def __init__(self) -> None:
+            super().__init__(self._masked)
+            spec = self._right.spec
+            mask = {"walk": spec.observation, "mask": jax.ShapeDtypeStruct((4,), np.bool_)}
+            self.spec = spec._replace(observation=mask, action=types.MultiDiscreteSpace((2, 2)), mask="mask")
+
+        def _masked(self, row: Any) -> Any:
+            mask = np.tile(np.array(legal, bool), (3, 1))
+            return row._replace(observation={"walk": row.observation, "mask": mask})
+
+        def reset(self) -> Any:
+            return self._masked(super().reset())
+
+        def step(self, action: np.ndarray) -> Any:
+            return super().step(action[:, 0])
+
+    facts = {fact.rule: fact.broken for fact in check.check(lambda: Masked(), 30).facts}  # type: ignore[arg-type, return-value]
+    assert facts.pop("the mask allows an action wherever one is asked for").startswith("row") == is_broken
+    assert not any(facts.values())
+
+
 def test_a_buffer_that_is_used_twice_is_found() -> None:
     buffer = np.zeros((3, 2), np.float32)
 

@@ -71,7 +71,7 @@ def test_a_run_of_host_actors_ends_and_can_be_loaded(
     if system in ("dqn", "r2d2"):
         settings |= {"replay.capacity": 960, "replay.min_size": 160, "replay.batch_size": 16}
     if system == "r2d2":
-        settings |= {"agent.burn_in": 2, "agent.taught": 4, "network.core_size": 8}
+        settings |= {"agent.burn_in": 2, "agent.taught": 4, "layout.unroll_length": 4, "network.core_size": 8}
     run = jaxrl_dist.train(system, env, steps=2_048, out=str(tmp_path / "run"), settings=settings)
     assert np.isfinite(run.summary["eval_return_mean"]) and run.summary["eval_return_mean"] >= 0
     policy = jaxrl_dist.load(run.folder)

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -73,8 +74,26 @@ def test_each_combination_of_a_sweep_is_evaluated_in_the_same_episodes_by_seed(
 def test_a_folder_is_a_text_or_a_path(given: str | pathlib.Path) -> None:
     settings = assembles.resolve({"system": "ppo", "env": "toy:walk", "out": given})[0]
     assert settings["out"] == "runs/here" and type(settings["out"]) is str
-    with pytest.raises(errors.UsageError, match="out="):
-        assembles.resolve({"system": "ppo", "env": "toy:walk", "out": b"runs/here"})
+    for wrong in (b"runs/here", None):
+        with pytest.raises(errors.UsageError, match=f"out={wrong!r}: expected text"):
+            assembles.resolve({"system": "ppo", "env": "toy:walk", "out": wrong})
+
+
+@pytest.mark.parametrize(("slot", "other"), [("latest", "best"), ("best", "latest")])
+def test_parameters_that_cannot_be_read_name_the_others_of_the_run(
+    slot: str, other: str, run: jaxrl_dist.Run, tmp_path: pathlib.Path
+) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy")
+    damaged = copy / "checkpoints" / slot
+    (damaged / "manifest.json").write_text("")
+    with pytest.raises(errors.CheckpointError, match=f"{slot}: manifest.json .* {other} parameters"):
+        jaxrl_dist.load(copy, checkpoint=slot)
+    shutil.rmtree(damaged)
+    with pytest.raises(errors.UsageError, match=f"no {slot} parameters; .* {other} parameters"):
+        jaxrl_dist.load(copy, checkpoint=slot)
+    shutil.rmtree(copy / "checkpoints" / other)
+    with pytest.raises(errors.UsageError, match=f"no {slot} parameters$"):
+        jaxrl_dist.load(copy, checkpoint=slot)
 
 
 def test_a_folder_is_read_where_it_was_written(

@@ -272,7 +272,14 @@ def scheduled(config: Any) -> Callable[..., Array]:
         [0.55]
     """
     wait, fraction = config.epsilon_wait, config.epsilon_fraction
-    # Those that a sweep varies are arrays.
+    _check_end(wait, fraction)
+    return functools.partial(
+        epsilon_schedule, start=config.epsilon_start, end=config.epsilon_end, fraction=fraction, wait=wait
+    )
+
+
+def _check_end(wait: Any, fraction: Any) -> None:
+    # Those that a sweep varies are arrays; each combination of their values is checked before.
     if all(isinstance(share, float | int) for share in (wait, fraction)) and wait + fraction > 1 + _ROUNDING:
         raise errors.UsageError(
             errors.given("agent.epsilon_wait", wait),
@@ -280,9 +287,6 @@ def scheduled(config: Any) -> Callable[..., Array]:
             f"most {1 - fraction:g}, or a smaller ",
             errors.given("agent.epsilon_fraction"),
         )
-    return functools.partial(
-        epsilon_schedule, start=config.epsilon_start, end=config.epsilon_end, fraction=fraction, wait=wait
-    )
 
 
 def epsilon_ladder(
