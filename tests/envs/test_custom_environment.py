@@ -77,6 +77,14 @@ def sized(count: int, rate: float, name="x", *, loud: bool):
     assert (type(count), type(rate), type(loud)) == (int, float, bool)
     return toy.bare("episode", count)
 
+import gymnasium
+
+class Stepped(gymnasium.Env):
+    pass
+
+def stepped():
+    return Stepped()
+
 _hidden = make
 """
 
@@ -110,7 +118,7 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
             {},
             [
                 "--env=custom:own_world:makes: ",
-                "make, fails, nothing, swapped, shaped, spec, masked, bounded, sized",
+                "make, fails, nothing, swapped, shaped, spec, masked, bounded, sized, stepped",
                 " make?",
             ],
         ),
@@ -120,6 +128,8 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
         ("own_world:fails", {}, ["--env=custom:own_world:fails: ", "ZeroDivisionError", "own_world.py:12: "]),
         ("own_world:swapped", {}, ["--env=custom:own_world:swapped: ", "ValueError at ", "(state, observation)"]),
         ("own_world:nothing", {}, ["--env=custom:own_world:nothing: ", " int,", "BareEnvironment", " Environment"]),
+        ("own_world:Stepped", {}, ["--env=custom:own_world:Stepped: ", "valid: --env=gymnasium:own_world:Stepped"]),
+        ("own_world:stepped", {}, ["--env=custom:own_world:stepped: ", "valid: --env=gymnasium:own_world:stepped"]),
         ("own_world:make", {"lenght": "3"}, ["--env.params.lenght: ", "length, wraps, observe", " length?"]),
         ("own_world:make", {"length": "long"}, ["--env.params.length=long: "]),
     ],
