@@ -165,8 +165,8 @@ def _drawn_ahead(
     return lambda state, key, i: read(state, jax.tree.map(lambda x: x[i], chosen))
 
 
-class Pace(NamedTuple):
-    """Schedule of updates.
+class Schedule(NamedTuple):
+    """Says when an iteration updates, and how often.
 
     Attributes:
         first_ready: iterations after an empty replay before the first that may sample.
@@ -187,7 +187,7 @@ class Pace(NamedTuple):
         return (self.credit(iteration) + numerator) // denominator if iteration >= self.first_ready else 0
 
 
-def pace(replay: replays.Replay, unroll_length: int) -> Pace:
+def schedule(replay: replays.Replay, unroll_length: int) -> Schedule:
     """Returns when a replay has enough rows, and how often it is learned from then.
 
     Args:
@@ -200,8 +200,8 @@ def pace(replay: replays.Replay, unroll_length: int) -> Pace:
         >>> sizes = {"replay.capacity": 640, "replay.min_size": 320, "replay.batch_size": 32, "env.num_envs": 8}
         >>> sizes |= {"layout.unroll_length": 4, "replay.samples_per_insert": 0.5}
         >>> made = jaxrl_dist.make("dqn", "toy:walk", settings=sizes)
-        >>> pace = step.pace(made.replay, unroll_length=4)
-        >>> pace, [pace.due(iteration) for iteration in range(8, 13)]
-        (Pace(first_ready=9, ratio=(1, 2)), [0, 0, 1, 0, 1])
+        >>> schedule = step.schedule(made.replay, unroll_length=4)
+        >>> schedule, [schedule.due(iteration) for iteration in range(8, 13)]
+        (Schedule(first_ready=9, ratio=(1, 2)), [0, 0, 1, 0, 1])
     """
-    return Pace(max(-(-replay.min_rows // unroll_length) - 1, 0), replay.updates)
+    return Schedule(max(-(-replay.min_rows // unroll_length) - 1, 0), replay.updates)

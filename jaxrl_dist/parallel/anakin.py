@@ -97,8 +97,8 @@ class Anakin(parallel.Layout):
         # Words have one column for all leaves, and environments of several agents have fewer than their rows.
         self._packs = _packs(parts.mesh) and parts.num_agents == 1
         self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length, packs=self._packs)
-        self._learn, self._pace = step.make(parts.learner, parts.replay), step.pace(parts.replay, length)
-        numerator, denominator = self._pace.ratio
+        self._learn, self._schedule = step.make(parts.learner, parts.replay), step.schedule(parts.replay, length)
+        numerator, denominator = self._schedule.ratio
         self.updates_per_iteration = numerator / denominator if parts.replay.min_rows else 1.0
         self._init = self._program(self._begin, (meshes.PER_SEED,), _CARRIED)
         in_specs, out_specs = (*(meshes.SHARED,) * 5, meshes.PER_SEED, *_CARRIED), (*_CARRIED, meshes.PER_SEED)
@@ -133,7 +133,7 @@ class Anakin(parallel.Layout):
     def run_arguments(self, state: State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         began = int(state.replay_began)
         bounds = (np.int32(iteration), np.int32(iteration + count))
-        due = (np.int32(began + self._pace.first_ready), np.int32(self._pace.credit(iteration - began)))
+        due = (np.int32(began + self._schedule.first_ready), np.int32(self._schedule.credit(iteration - began)))
         return (*bounds, np.float32(total), *due, state.key, state.learner, state.actors, state.replay)
 
     def _program(self, function: Any, in_specs: Any, out_specs: Any, **options: Any) -> Any:

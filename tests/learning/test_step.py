@@ -21,9 +21,9 @@ RATIOS = [(1, 1), (3, 4), (5, 2), (1, 7)]
 def test_updates_are_those_that_samples_per_insert_allows(ratio: tuple[int, int]) -> None:
     """Unrolls of 4 rows, of which 10 are needed: the third makes them 12."""
     replay: Any = replays.Replay(10, ratio, *[None] * 5, keeps_rows=True)
-    pace = step.pace(replay, 4)
+    schedule = step.schedule(replay, 4)
     wanted = oracle.updates(30, 4, 10, fractions.Fraction(*ratio))
-    assert [pace.due(iteration) for iteration in range(30)] == wanted
+    assert [schedule.due(iteration) for iteration in range(30)] == wanted
     assert wanted[:2] == [0, 0] and sum(wanted) == 28 * ratio[0] // ratio[1]
 
 
@@ -48,10 +48,10 @@ def test_the_program_makes_the_updates_that_are_due(ratio: tuple[int, int]) -> N
     fake: Any = learner.Learner(*[None] * 5, update)
     learn = jax.jit(step.make(fake, replay))
     state, held, credit = learner.LearnerState((), (), (), jnp.int32(0)), jnp.int32(0), jnp.int32(0)
-    pace, wanted = step.pace(replay, 4), oracle.updates(12, 4, 10, fractions.Fraction(*ratio))
+    schedule, wanted = step.schedule(replay, 4), oracle.updates(12, 4, 10, fractions.Fraction(*ratio))
     for iteration in range(12):
-        assert int(credit) == pace.credit(iteration)
-        ready, key = jnp.asarray(iteration >= pace.first_ready), jax.random.key(iteration)
+        assert int(credit) == schedule.credit(iteration)
+        ready, key = jnp.asarray(iteration >= schedule.first_ready), jax.random.key(iteration)
         state, held, credit, due, total = learn(state, held, [], credit, ready, key, jnp.float32(0))
         assert int(due) == wanted[iteration] and float(total["x"]) == 2 * wanted[iteration]
     assert int(state.updates) == int(held) == sum(wanted)

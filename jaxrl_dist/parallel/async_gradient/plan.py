@@ -184,7 +184,7 @@ def _check(plan: Plan) -> None:
             given("layout.num_actors", config.num_actors),
             " learners play no episodes; valid: unroll",
         )
-    _check_pace(plan)
+    _check_ratio(plan)
     told = ": nothing reads it; leave it out, or give "
     if config.schedule == "virtual":
         schedules.parse_durations(config.durations, plan.members)
@@ -203,7 +203,7 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _check_pace(plan: Plan) -> None:
+def _check_ratio(plan: Plan) -> None:
     """Raises a UsageError unless members that both play and learn take one gradient per unroll."""
     numerator, denominator = plan.parts.replay.updates
     if plan.num_rings:

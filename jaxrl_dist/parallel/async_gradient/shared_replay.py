@@ -45,10 +45,10 @@ class Rate(NamedTuple):
 
 def rate(plan: plans.Plan) -> Rate:
     """Returns the rate that the settings of the replay ask for."""
-    pace = step.pace(plan.parts.replay, plan.parts.config.unroll_length)
-    numerator, denominator = pace.ratio
+    schedule = step.schedule(plan.parts.replay, plan.parts.config.unroll_length)
+    numerator, denominator = schedule.ratio
     per_unroll = fractions.Fraction(numerator * plan.num_rings, denominator * plan.players)
-    return Rate(pace.first_ready + 1, per_unroll, plan.members - plan.players)
+    return Rate(schedule.first_ready + 1, per_unroll, plan.members - plan.players)
 
 
 class SharedReplay:

@@ -74,7 +74,7 @@ class Worker:
             kept=saved.kept[index] if saved.kept else None,
         )
         self.state = before if self.may_hang else jax.device_put(before, self._device)
-        first_ready = step.pace(parts.replay, parts.config.unroll_length).first_ready
+        first_ready = step.schedule(parts.replay, parts.config.unroll_length).first_ready
         self._ready_at = self.number - _unrolls_kept(before.replay, parts.config.unroll_length) + first_ready
         self._environment: envs.HostEnvironment | None = None
         self._making = hangs.Making(parts.environment.spec.name, parts.config.timeout_s)

@@ -108,9 +108,9 @@ class HostTier(tiers.Tier):
             for device, packed in enumerate(one.packed):
                 live.put(device, one.columns, packed)
         learned = tiers.Learned(state.learner, rows, *self._nothing)
-        updates = [_numbers(iteration, number, total) for number in range(self._pace.due(age))]
+        updates = [_numbers(iteration, number, total) for number in range(self._schedule.due(age))]
         # The first batch of the next iteration is drawn in this one.
-        following = updates[1:] + [_numbers(iteration + 1, 0, total)] * (self._pace.due(age + 1) > 0)
+        following = updates[1:] + [_numbers(iteration + 1, 0, total)] * (self._schedule.due(age + 1) > 0)
         for number, numbers in enumerate(updates):
             if self._ahead is None:
                 drawn = draw(rows, state.key, numbers)
@@ -156,7 +156,7 @@ class HostTier(tiers.Tier):
             live = self._new_blocks()
             live.load(replay.blocks)
         self._live = live
-        is_drawn = self._prefetch and age > 0 and self._pace.due(age - 1) and self._pace.due(age)
+        is_drawn = self._prefetch and age > 0 and self._schedule.due(age - 1) and self._schedule.due(age)
         if self._ahead is None and is_drawn:
             self._ahead = self._thread.submit(self._windows, live, replay.drawn)
         return live

@@ -80,7 +80,7 @@ class Tier(abc.ABC):
     def __init__(self, parts: parallel.LayoutParts, unroll: types.Unroll) -> None:
         """Takes one actor's unroll [T + 1, B], of all processes together, as shapes on the learner's devices."""
         num_unrolls, devices = parts.config.num_actors, parts.mesh.shape["devices"]
-        self._mesh, self._pace = parts.mesh, learning_steps.pace(parts.replay, parts.config.unroll_length)
+        self._mesh, self._schedule = parts.mesh, learning_steps.schedule(parts.replay, parts.config.unroll_length)
         self._columns = np.zeros((num_unrolls, parts.num_columns // num_unrolls // devices), np.int32)
         self._unrolls = (meshes.placed(parts.mesh, meshes.UNROLL, unroll),) * num_unrolls
         init = functools.partial(_init, parts, unrolls.step_struct(unroll.steps))
@@ -216,7 +216,7 @@ class DeviceTier(Tier):
 
     def _numbers(self, state: State, iteration: int, total: int) -> tuple[Any, ...]:
         began = int(state.replay_began)
-        ready_at, credit = began + self._pace.first_ready, self._pace.credit(iteration - began)
+        ready_at, credit = began + self._schedule.first_ready, self._schedule.credit(iteration - began)
         return np.int32(iteration), np.float32(total), np.int32(ready_at), np.int32(credit)
 
 
