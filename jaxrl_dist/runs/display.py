@@ -212,8 +212,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def _score(number: float) -> str:
-    """Writes a return with four digits."""
-    return f"{number:.4g}" if abs(number) < 1e4 else f"{number:.0f}"
+    """Writes a return with four digits, or with all before its point; a huge one as a power of ten."""
+    return f"{number:.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"
 
 
 def _clock(seconds: float) -> str:

@@ -34,6 +34,20 @@ def test_the_line_names_everything_once_and_adds_up() -> None:
     assert unknown.text() == "7 steps" and unknown.share is None
 
 
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [
+        (0.00012345, "0.0001234"),
+        (-9999.4, "-9999"),
+        (123456.7, "123457"),
+        (-999999999.4, "-999999999"),
+        (3e30, "3e+30"),
+    ],
+)
+def test_a_return_is_never_longer_than_a_name(score: float, text: str) -> None:
+    assert display.progress_line({"env_steps": 1, "episode_return": score}).text() == f"1 steps · return {text}"
+
+
 def test_steps_and_pace_of_several_seeds_add_up() -> None:
     record, since = {"env_steps": 60, "wall_s": 3.0}, {"env_steps": 20, "wall_s": 1.0}
     line = display.progress_line(record, "", 100, since, members=3)
