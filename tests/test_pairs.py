@@ -25,7 +25,7 @@ def test_a_system_learns_in_each_of_its_layouts(name: str, layout: str, tmp_path
     rows = own["env.num_envs"] * own["layout.unroll_length"]
     if "replay.min_size" in catalogue.declared(system, layout):
         settings["replay.min_size"] = min(own["replay.min_size"], rows)
-        rows = max(rows, own["replay.batch_size"])
+        rows = max(rows, own["replay.batch_size"], own["env.num_envs"] * own.settings.get("agent.n_step", 1))
     settings["steps"] = 4 * rows
     run = runner.train(name, f"gymnax:{env}", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
     assert run.summary["learner_steps"] >= 1 and np.isfinite(run.summary["eval_return_mean"])

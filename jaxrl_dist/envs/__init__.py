@@ -639,6 +639,8 @@ def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[
     }
     for name, leaf in types.named_leaves(timestep.observation).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            finite = (abs(leaf) <= _LARGEST).reshape(*leaf.shape[:lead], -1).all(-1)
+            # A number that a narrow float does not hold is infinite there.
+            largest = min(_LARGEST, float(jnp.finfo(leaf.dtype).max))
+            finite = (abs(leaf) <= largest).reshape(*leaf.shape[:lead], -1).all(-1)
             wrong[f"observation/{name}".rstrip("/")] = ~finite
     return wrong

@@ -14,6 +14,9 @@ from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.host import checked, episodes
 from jaxrl_dist.types import Array, ArrayTree
 
+# The leaf of a vector, where an observation has others beside it.
+_OBSERVATION = "observation"
+
 
 class State(NamedTuple):
     """State of one environment with auto-reset; of A agents `ended` and what follows the environment are [A].
@@ -220,6 +223,13 @@ def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"
         raise errors.UsageError(
             errors.given("env.params.flatten", "true"), f": {spec.name} shows the policy nothing to make a vector of"
         )
+    others = [_OBSERVATION, *([episodes.MASK] if spec.mask else [])]
+    if spec.privileged in others:
+        raise errors.UsageError(
+            errors.given("env.params.flatten", "true"),
+            f": {spec.name} calls {spec.privileged} what is for training alone, and a vector needs that name; valid: "
+            f"a spec with privileged of another name than {' and '.join(others)}",
+        )
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec.observation)
     observation = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), show(zeros))
     mask = episodes.MASK if spec.mask else ""
@@ -251,7 +261,7 @@ class _Vector:
         hidden = self.hidden(leaves)
         apart = (self.mask, *hidden) if self.mask else hidden
         joined = self._joined({name: leaf for name, leaf in leaves.items() if name not in apart})
-        found = {"observation": joined}
+        found = {_OBSERVATION: joined}
         if hidden:
             found[self.privileged] = self._joined({name: leaves[name] for name in hidden})
         if self.mask:

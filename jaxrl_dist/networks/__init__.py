@@ -294,7 +294,7 @@ def _stack_of(config: Config, spec: types.EnvironmentSpec) -> cores.FrameStack:
     Raises:
         UsageError: it stacks frames, and nothing that can be stacked is observed.
     """
-    chosen = _is_stacked(spec)
+    chosen = _is_stacked(config, spec)
     if config.core in STACKED and not any(chosen):
         told = f": {spec.name} shows categories alone, which are not stacked; valid: identity, or a memory such as lstm"
         raise UsageError(given("network.core", config.core), told)
@@ -317,13 +317,17 @@ def _network(built: "_Built") -> Network:
     )
 
 
-def _is_stacked(spec: types.EnvironmentSpec) -> tuple[bool, ...]:
-    """Says which leaves of an observation a stack of frames holds: images, or all numbers if there are none."""
-    leaves = types.named_leaves(spec.observation)
-    others = {*spec.categories, *([spec.mask] if spec.mask else [])}
-    numbers = [name not in others for name in leaves]
-    images = [number and torsos.is_image(leaf.shape) for number, leaf in zip(numbers, leaves.values(), strict=True)]
-    return tuple(images if any(images) else numbers)
+def _is_stacked(config: Config, spec: types.EnvironmentSpec) -> tuple[bool, ...]:
+    """Says which leaves of an observation a stack of frames holds.
+
+    Of what policy and critic see, each for itself, these are the images, or all numbers if there are none.
+    """
+    leaves, chosen = types.named_leaves(spec.observation), set[str]()
+    for inputs in (config.policy_inputs, config.value_inputs):
+        numbers = {*encoders.seen(spec, inputs)} - {*spec.categories, spec.mask or None}
+        images = {name for name in numbers if torsos.is_image(leaves[name].shape)}
+        chosen |= images or numbers
+    return tuple(name in chosen for name in leaves)
 
 
 def check_single_steps(core: str) -> None:

@@ -79,11 +79,12 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
     images = {
         name: functools.partial(torsos.make, config, leaf.shape)
         for name, leaf in leaves.items()
-        if torsos.takes(config.torso, leaf.shape)
+        if (name in names or name != (spec.mask or None)) and torsos.takes(config.torso, leaf.shape)
     }
     if config.torso != "mlp" and not images:
         # The torso's own message says what it takes.
-        torsos.make(config, max((leaf.shape for leaf in leaves.values()), key=len), last_layer=True)
+        shapes = [leaf.shape for name, leaf in leaves.items() if name != (spec.mask or None)]
+        torsos.make(config, max(shapes, key=len, default=()), last_layer=True)
     layers = functools.partial(torsos.make_layers, config, last_layer=last_layer)
     if len(names) == 1 and names[0] not in spec.categories:
         alone = functools.partial(images[names[0]], last_layer=last_layer) if names[0] in images else layers

@@ -179,6 +179,13 @@ def _too_short(parts: assemble.Assembly, state: Any) -> Iterator[str]:
             f"{rows:,}; raise --steps, or lower --replay.min_size"
         )
         return
+    window = parts.agent.context + parts.agent.taught + parts.agent.lookahead
+    if rows < (needed := window * settings["env.num_envs"] * parts.environment.spec.num_agents):
+        yield (
+            f"nothing will be learned: a sample has {window} rows of an environment, so the first update waits for "
+            f"{needed:,} rows, and the run plays {rows:,}; raise --steps, or lower --env.num_envs"
+        )
+        return
     explored = settings.get("agent.epsilon_wait", 0.0) + settings.get("agent.epsilon_fraction", 1.0)
     falls = settings.get("agent.epsilon_start", 0.0) > settings.get("agent.epsilon_end", 0.0)
     if falls and settings.get("agent.exploration", "schedule") == "schedule" and explored * rows <= wanted:

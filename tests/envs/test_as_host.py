@@ -73,6 +73,7 @@ def test_a_saved_state_continues_alike() -> None:
     expected = [host.step(action) for action in taken[5:]]
     other = make()
     other.load(saved)
+    assert_equal(other.state(), saved)
     assert_equal([other.step(action) for action in taken[5:]], expected)
 
 

@@ -218,3 +218,25 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
 def test_the_exit_code_is_that_of_the_process() -> None:
     command = [sys.executable, "-m", "jaxrl_dist.envs.check", "toy:nothing"]
     assert subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("name", ["choice", "choices"])
+def test_actions_are_drawn_among_all_legal_ones_and_no_others(name: str) -> None:
+    spec: Any = envs.make(f"toy:{name}").spec
+    legal = np.array([1, 0, 1, 1, 0, 1] if name == "choice" else [1, 0, 1, 0, 1], bool)
+    observation = {"action_mask": np.tile(legal, (500, 1)), "goal": (), "seen": ()}
+    action = check._random_action(np.random.default_rng(0), spec, observation, 500)
+    for column, wanted in zip(
+        action.reshape(500, -1).T, [[0, 2, 3, 5]] if name == "choice" else [[0, 2], [1]], strict=True
+    ):
+        kinds, counts = np.unique(column, return_counts=True)
+        assert kinds.tolist() == wanted and counts.min() > 0.8 * 500 / len(wanted)
+
+
+def test_real_actions_are_drawn_from_all_of_their_bounds_and_not_without_end() -> None:
+    low, high = np.float32([-2.0, 5.0, -np.inf]), np.float32([2.0, 7.0, np.inf])
+    spec: Any = envs.make("toy:reach").spec._replace(action=types.BoxSpace((3,), low, high))
+    action = check._random_action(np.random.default_rng(0), spec, (), 500)
+    assert action.dtype == np.float32 and action.shape == (500, 3)
+    np.testing.assert_allclose(action.min(0), [-2.0, 5.0, -1e3], rtol=0.02)
+    np.testing.assert_allclose(action.max(0), [2.0, 7.0, 1e3], rtol=0.02)

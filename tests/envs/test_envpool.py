@@ -289,3 +289,19 @@ def test_what_is_legal_private_or_without_bounds_is_told() -> None:
     wide = spec("LqrLqr21-v1").action
     assert isinstance(wide, types.BoxSpace) and np.isposinf(wide.high).all() and np.isneginf(wide.low).all()
     assert spec("Basic-v1").action == types.DiscreteSpace(6)
+
+
+def test_a_limit_of_football_is_the_step_after_it() -> None:
+    library = pytest.importorskip("envpool.registration").registry
+    game = next(name for name, (module, *_) in library.specs.items() if module == "envpool.gfootball")
+    assert (envpool._time_limit(game, 400), envpool._time_limit("CartPole-v1", 400)) == (401, 400)
+    assert [envpool._time_limit("CartPole-v1", limit) for limit in (0, -1, 2**31 - 1)] == [0, 0, 0]
+
+
+def test_actions_from_the_smallest_number_on_have_no_bound() -> None:
+    tiny = np.finfo(np.float32).tiny
+    low, high = np.float32([tiny, tiny, -1.0, -np.inf]), np.float32([np.inf, 1.0, np.inf, np.inf])
+    found = envpool._bounded(types.BoxSpace((4,), low, high))
+    assert isinstance(found, types.BoxSpace)
+    np.testing.assert_array_equal(found.low, np.float32([-np.inf, tiny, -1.0, -np.inf]))
+    np.testing.assert_array_equal(found.high, high)

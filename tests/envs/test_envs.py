@@ -16,6 +16,7 @@ import pytest
 from jaxrl_dist import envs as environments
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs import parameters, wrappers
+from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.envs.suites import toy
 
 gymnax_suite = pytest.importorskip("jaxrl_dist.envs.suites.gymnax")
@@ -481,3 +482,158 @@ def test_a_maze_shows_its_time_in_the_range_of_its_flags(params: dict[str, str])
         assert abs(timestep.observation[-1]) <= 1
     counted = environments.make("gymnax:MetaMaze-misc", {"normalize_time": "false"})
     assert counted.step(counted.reset(jax.random.key(0))[0], jnp.int32(0))[1].observation[-1] == 1
+
+
+def test_what_a_step_gives_behind_an_end_reaches_no_row() -> None:
+    """It is computed all the same, and may be anything; so may the return of an episode that is over."""
+
+    def reset(key: jax.Array) -> Any:
+        return jnp.int32(0), jnp.zeros(1)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array) -> environments.Transition:
+        reward = jnp.array([1.0, jnp.inf, jnp.nan])[state]
+        return environments.Transition(state + 1, jnp.zeros(1), reward, state >= 1, state >= 2)
+
+    spec = types.EnvironmentSpec("toy:x", (), types.DiscreteSpace(2), "classic")
+    environment = wrappers.auto_reset(environments.BareEnvironment(reset, step, spec))
+    state, rows = environment.reset(jax.random.key(0))[0], []
+    for _ in range(4):
+        state, row = environment.step(state, jnp.int32(0))
+        rows.append([float(x) for x in (row.reward, row.info.reward, row.info.episode_return, row.discount)])
+    assert rows == [[1, 1, 1, 1], [np.inf, np.inf, np.inf, 0], [0, 0, 0, 1], [1, 1, 1, 1]]
+
+
+def test_what_begins_as_whole_numbers_may_go_on_as_reals() -> None:
+    def reset(key: jax.Array) -> Any:
+        return jnp.int32(0), jnp.zeros(2, jnp.int32)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array) -> environments.Transition:
+        return environments.Transition(state + 0.5, jnp.full(2, state + 0.5), 0.0, False, False)
+
+    spec = types.EnvironmentSpec("toy:x", (), types.DiscreteSpace(2), "classic")
+    environment = wrappers.auto_reset(environments.BareEnvironment(reset, step, spec))
+    assert environment.spec.observation.dtype == jnp.float32
+    state, row = environment.reset(jax.random.key(0))
+    assert row.observation.dtype == jnp.float32
+    for wanted in (0.5, 1.0):
+        state, row = environment.step(state, jnp.int32(0))
+        assert row.observation.tolist() == [wanted] * 2
+
+
+def test_an_evaluation_shows_what_training_shows() -> None:
+    key = jax.random.key(0)
+    walk, short = (environments.make("toy:walk", {"length": length}) for length in ("7", "3"))
+    shown = wrappers.observe(walk._replace(evaluation=short), (1,)).evaluation
+    assert shown is not None and shown.spec.time_limit == 3 and shown.spec.observation.shape == (1,)
+    np.testing.assert_array_equal(shown.reset(key)[1].observation, short.reset(key)[1].observation[1:])
+    choice = environments.make("toy:choice")
+    flat = wrappers.flatten(choice._replace(evaluation=choice))
+    assert flat.evaluation is not None and flat.evaluation.spec == flat.spec and not flat.spec.categories
+    jax.tree.map(np.testing.assert_array_equal, flat.evaluation.reset(key)[1], flat.reset(key)[1])
+
+
+def test_on_the_host_an_evaluation_is_played_in_environments_of_its_own() -> None:
+    def maker(length: str) -> environments.MakeHost:
+        made = environments.make("toy:walk", {"length": length})
+        return lambda seeds, batch_size, timeout_s: as_host.AsHost(made, len(seeds), jax.random.key(seeds[0]))
+
+    spec = environments.make("toy:walk").spec
+    task = wrappers.observe_on_host(environments.HostTask(spec, "", maker("7"), make_evaluation=maker("1")), (1,))
+    assert task.make_evaluation is not None
+    for make, kind in ((task.make, types.MID), (task.make_evaluation, types.LAST)):
+        host = make(np.zeros(1, np.uint32), 1, 60.0)
+        assert host.reset().observation.shape == (1, 1)
+        assert host.step(np.zeros(1, np.int32)).step_type.tolist() == [kind]
+
+
+def test_a_flat_mask_is_a_vector_and_whole_numbers_are_reals() -> None:
+    show = wrappers._Vector({"legal": 2, "score": 1}, {}, "legal", "")
+    rows = {"legal": np.eye(2, 3, dtype=bool)[None].repeat(4, 0), "score": np.full((4, 2), 7, np.int32)}
+    found = show(rows)
+    assert found["action_mask"].tolist() == [[True, False, False, False, True, False]] * 4
+    assert found["observation"].dtype == np.float32 and found["observation"].tolist() == [[7.0, 7.0]] * 4
+
+
+@pytest.mark.parametrize(("privileged", "mask"), [("observation", ""), ("action_mask", "legal")])
+def test_a_vector_takes_no_name_from_what_is_privileged(privileged: str, mask: str) -> None:
+    leaves = {privileged: jax.ShapeDtypeStruct((2,), np.float32), "own": jax.ShapeDtypeStruct((3,), np.float32)}
+    legal = {mask: jax.ShapeDtypeStruct((2,), np.bool_)} if mask else {}
+    spec = types.EnvironmentSpec("mine:y", leaves | legal, types.DiscreteSpace(2), "classic", privileged=privileged)
+    with conftest.refused("--env.params.flatten=true", privileged):
+        wrappers._flat(spec._replace(mask=mask))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_number_that_is_not_finite_is_a_fault_in_any_float(dtype: Any, value: float) -> None:
+    def environment(seen: float) -> Any:
+        def step(key: Any, state: Any, action: Any) -> environments.Transition:
+            return environments.Transition(state, jnp.array([0, seen], dtype), 0.0, False, False)
+
+        spec = types.EnvironmentSpec("mine:x", (), types.DiscreteSpace(2), "classic")
+        bare = environments.BareEnvironment(lambda key: (jnp.int32(0), jnp.zeros(2, dtype)), step, spec)
+        return wrappers.auto_reset(bare)
+
+    for seen, is_wrong in ((value, True), (1.0, False)):
+        made = environment(seen)
+        row = made.step(made.reset(jax.random.key(0))[0], 1)[1]
+        assert environments.out_of_range(made.spec, row)["observation"].tolist() == is_wrong
+        host = as_host.AsHost(made, 2, jax.random.key(0))
+        host.reset()
+        if is_wrong:
+            with pytest.raises(errors.EnvironmentFault, match="observation of mine:x, environment 0"):
+                host.step(np.zeros(2, np.int32))
+        else:
+            assert host.step(np.zeros(2, np.int32)).observation.tolist() == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [
+        (-1.0, np.float32([1.0, 2.0]), "bounded"),
+        (-1.0, np.inf, "unbounded"),
+        (np.float32([-1.0, -np.inf]), 1.0, "unbounded"),
+        (-1.0, np.float32([1.0, np.inf]), "unbounded"),
+    ],
+)
+def test_actions_are_bounded_if_every_bound_is_finite(low: Any, high: Any, kind: str) -> None:
+    assert types.BoxSpace((2,), low, high).kind == kind
+
+
+def test_on_the_host_what_is_shown_waits_as_long_and_forgets_what_a_reset_ends() -> None:
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> environments.HostEnvironment:
+        host = as_host.AsHost(environments.make("toy:walk"), len(seeds), jax.random.key(0))
+        host.timeout_s = timeout_s
+        return host
+
+    spec = environments.make("toy:walk").spec
+    host = wrappers.observe_on_host(environments.HostTask(spec, "", make), (1,)).make(np.zeros(2, np.uint32), 1, 7.0)
+    assert host.timeout_s == 7.0
+    first = host.reset()
+    host.send(np.zeros(1, np.int32), np.array([1]))
+    assert host.waiting_for.tolist() == [1]
+    jax.tree.map(np.testing.assert_array_equal, host.reset(), first)
+    assert host.step(np.zeros(2, np.int32)).step_type.tolist() == [types.MID] * 2
+
+
+def test_planes_of_minatar_are_truth_values() -> None:
+    assert environments.make("gymnax:Breakout-MinAtar").spec.observation.dtype == bool
+    assert environments.make("gymnax:Pong-misc").spec.observation.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", ["choice", "choices"])
+def test_a_choice_is_worth_1_if_both_numbers_are_right(name: str) -> None:
+    environment = environments.make(f"toy:{name}")
+    state, timestep = environment.reset(jax.random.key(0))
+    goal, legal = (np.asarray(timestep.observation[leaf]) for leaf in ("goal", "action_mask"))
+    pairs = np.stack(np.divmod(np.arange(6), 2), -1).astype(np.int32)
+    actions = pairs if name == "choices" else np.arange(6, dtype=np.int32)
+    rewards = jax.vmap(environment.step, (None, 0))(state, actions)[1].reward
+    may = legal[pairs + [0, 3]].all(1) if name == "choices" else legal
+    assert rewards.tolist() == np.where(may, (pairs == goal).all(1), -1).tolist()
+    assert sorted(set(rewards.tolist())) == [-1, 0, 1]
+
+
+def test_at_least_one_component_is_shown() -> None:
+    with conftest.refused("--env.params.observe", "components 0 … 1"):
+        wrappers.observe(environments.make("toy:walk"), ())

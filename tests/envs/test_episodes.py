@@ -151,6 +151,8 @@ def _seen(*shape: int, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
         ({"a": _seen(4), "b": _seen(5, 5)}, types.DiscreteSpace(2), 1000, "classic"),
         (_seen(84, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "atari"),
         (_seen(35, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "grid"),
+        (_seen(36, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "atari"),
+        (_seen(36, 84, 3), types.DiscreteSpace(2), 27_000, "classic"),
         (_seen(84, 84, 3), types.DiscreteSpace(2), 100, "classic"),
         ({"image": _seen(7, 7, 3, dtype=np.int16), "way": _seen(4)}, types.DiscreteSpace(7), 100, "grid"),
         (_seen(7, 7, 3, dtype=np.int16), types.BoxSpace((2,), -1.0, 1.0), 100, "continuous"),
@@ -186,6 +188,9 @@ def test_bytes_that_end_below_255_are_small(space: Any, is_small: bool) -> None:
         (gymnasium.spaces.Box(0, 255, (3, 84, 80), np.uint8), (84, 80, 3)),
         (gymnasium.spaces.Box(0, 255, (84, 80), np.uint8), (84, 80, 1)),
         (gymnasium.spaces.Box(0, 255, (35, 84), np.uint8), ()),
+        (gymnasium.spaces.Box(0, 255, (36, 84), np.uint8), (36, 84, 1)),
+        (gymnasium.spaces.Box(0, 255, (3, 4, 4), np.uint8), (4, 4, 3)),
+        (gymnasium.spaces.Box(0, 255, (4, 4, 4), np.uint8), ()),
         (gymnasium.spaces.Box(0, 4, (84, 80), np.uint8), ()),
         (gymnasium.spaces.Box(0, 255, (84, 80, 3), np.uint8), ()),
         (gymnasium.spaces.Box(0, 1, (84, 80), np.float32), ()),
@@ -226,3 +231,56 @@ def test_integers_but_flags_and_small_ones_are_seen_as_reals(low: Any, high: Any
     """A mask of actions stays one."""
     assert episodes.is_of_integers(gymnasium.spaces.Box(low, high, (2,), dtype)) is expected
     assert not episodes.is_of_integers(gymnasium.spaces.MultiDiscrete([3, 3]))
+
+
+def test_the_reward_of_a_reset_is_right_though_no_other_may_be_0() -> None:
+    raw = played(np.random.default_rng(0), 6)
+    raw = raw._replace(reward=np.full_like(raw.reward, -1.5))
+    spec = SPEC._replace(reward_range=(-2.0, -1.0))
+    rows, lost = rows_of(raw, slice(None))
+    assert (rows.reward == 0).any() and not envs.out_of_range(spec, rows)["reward"].any()
+    episodes.Episodes(spec, WIDTH).add(rows, lost, IDS)
+
+
+@pytest.mark.parametrize(("field", "value"), [("reward", np.inf), ("reward", -np.inf), ("discount", 1.5)])
+def test_numbers_are_finite_and_discounts_shares_though_the_range_has_no_end(field: str, value: float) -> None:
+    spec, raw = SPEC._replace(reward_range=(-np.inf, np.inf)), played(np.random.default_rng(0), 1)
+    rows, lost = rows_of(raw, slice(None))
+    getattr(rows, field)[0, 1] = value
+    assert envs.out_of_range(spec, rows)[field].tolist() == [[False, True, False]]
+    with pytest.raises(errors.EnvironmentFault, match=f"the {field} .* environment 1,"):
+        episodes.Episodes(spec, WIDTH).add(rows, lost, IDS)
+
+
+def test_seeds_have_31_bits_and_differ_by_all_that_they_are_for() -> None:
+    found = episodes.seeds(3, "training", 0, 5, 200)
+    assert found.dtype == np.uint32 and found.max() < 2**31 and found.max() > 2**30
+    np.testing.assert_array_equal(episodes.seeds(3, "training", 0, 7, 2), found[2:4])
+    others = (
+        episodes.seeds(*given, 5, 200) for given in ((4, "training", 0), (3, "evaluation", 0), (3, "training", 1))
+    )
+    assert len(set(np.concatenate([found, *others]).tolist())) == 800
+
+
+def test_a_leaf_is_a_mask_if_it_has_the_name_and_a_number_for_each_choice() -> None:
+    three, pair = types.DiscreteSpace(3), types.MultiDiscreteSpace((3, 2))
+    for dtype, is_mask in ((np.int8, True), (np.bool_, True), (np.uint8, True), (np.float32, False)):
+        observation = {"x": _seen(3, dtype=np.int8), "unit": {"action_mask": _seen(3, dtype=dtype)}}
+        assert episodes.mask_of(observation, three) == ("unit/action_mask" if is_mask else "")
+        assert episodes.mask_of(observation, pair) == ""
+    assert episodes.mask_of({"action_mask": _seen(5, dtype=np.int8)}, pair) == "action_mask"
+
+
+def test_one_number_of_an_observation_or_of_an_action_makes_it_wrong() -> None:
+    rows, lost = rows_of(played(np.random.default_rng(0), 1), slice(None))
+    rows.observation[0, 1, 1] = np.nan
+    assert envs.out_of_range(SPEC, rows)["observation"].tolist() == [[False, True, False]]
+    with pytest.raises(errors.EnvironmentFault, match="the observation .* environment 1,"):
+        episodes.Episodes(SPEC, WIDTH).add(rows, lost, IDS)
+    pair = SPEC._replace(action=types.MultiDiscreteSpace((3, 2)))
+    for spec, wrong in ((BOX, np.nan), (pair, 2), (pair, -1)):
+        action = np.zeros((WIDTH, 2), spec.action.struct.dtype)
+        action[1, 1] = wrong
+        with pytest.raises(ValueError, match=r"environment 1\b"):
+            episodes.check_action(spec, action)
+        assert not np.asarray(episodes.safe_action(spec, jax.numpy.asarray(action))).any()

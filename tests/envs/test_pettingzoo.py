@@ -11,7 +11,7 @@ import pytest
 from fakes import teams as teams_of_fakes
 
 from jaxrl_dist import envs, errors, types
-from jaxrl_dist.envs.host import teams
+from jaxrl_dist.envs.host import teams, together
 
 pytest.importorskip("gymnasium")
 NAME = "pettingzoo:fakes.teams:Team"
@@ -133,3 +133,18 @@ def test_what_all_see_is_joined_by_environment() -> None:
     assert seen["all"].tolist() == [[0.0, 1.0]] * 2 + [[2.0, 3.0]] * 2 + [[4.0, 5.0]] * 2
     assert seen["agent"].tolist() == [0, 1, 0, 1, 0, 1]
     assert "all" not in teams.show(2, False, {"picture": np.zeros((2, 3, 3))})
+
+
+def test_an_agent_that_leaves_without_a_word_is_cut_short() -> None:
+    class Leaving(teams_of_fakes.Team):
+        def step(self, actions: dict[str, Any]) -> Any:
+            seen, rewards, *_, told = super().step(actions)
+            return seen, rewards, {}, {}, told
+
+    environment = together.Together(Leaving())
+    environment.reset(seed=0)
+    found = [environment.step(np.zeros(3, np.int64)) for _ in range(7)]
+    ends = [step[0][together.ENDS].tolist() for step in found]
+    cut, gone = together.TRUNCATED, together.GONE
+    assert ends == [[0, 0, 0]] * 2 + [[0, 0, cut], [0, 0, gone], [0, cut, gone], [0, gone, gone], [cut, gone, gone]]
+    assert [step[2] for step in found] == [False] * 6 + [True]

@@ -136,3 +136,47 @@ def test_the_environment_of_the_evaluation_is_scored() -> None:
         parts = assemble.assemble(settings, whole, jax.devices()[:1], episodes=3)
         keys = assemble.seed_keys(settings)
         np.testing.assert_array_equal(parts.evaluate(parts.init(keys).learner.params, keys, 0), 7.0)
+
+
+class Twice:
+    """A game whose second player moves twice in a row, and in which each move gives the first player 1 or 2."""
+
+    num_actions = 100
+    observation_shape = (2,)
+
+    @struct.dataclass
+    class State:
+        current_player: Any
+        moves: Any
+        rewards: Any
+        terminated: Any
+        truncated: Any
+        legal_action_mask: Any
+
+    def init(self, key: Any) -> Any:
+        false = jnp.bool_(False)
+        return self.State(jnp.int32(0), jnp.zeros(2, jnp.int32), jnp.zeros(2), false, false, jnp.ones(100, bool))
+
+    def step(self, state: Any, action: Any, key: Any = None) -> Any:
+        moves = jnp.stack([state.moves[1], action])
+        reward = jnp.where(state.current_player == 0, 1.0, 2.0)
+        # Behind the first player's move of 0 come two of the second's, which are never 0.
+        player = jnp.where(moves[1] == 0, 1, jnp.where(moves[0] == 0, 1, 0))
+        mask = jnp.ones(100, bool).at[0].set(player == 0)
+        return state.replace(
+            current_player=player, moves=moves, rewards=reward * jnp.array([1.0, -1.0]), legal_action_mask=mask
+        )
+
+    def _observe(self, state: Any, player: Any) -> Any:
+        return state.moves.astype(jnp.float32)
+
+
+def test_the_moves_of_the_other_player_are_drawn_apart_and_their_rewards_count_together() -> None:
+    environment = wrappers.auto_reset(pgx.adapt(Twice(), "twice"))
+    state, _ = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 50))
+    _, row = jax.vmap(environment.step, (0, None))(state, jnp.int32(0))
+    assert row.reward.tolist() == [1.0 + 2.0 + 2.0] * 50
+    first, second = np.asarray(row.observation["observation"]).T
+    assert first.min() > 0 and second.min() > 0
+    # Of 99 moves each, so that few are equal, and all of them differ between games.
+    assert (first == second).sum() < 5 and len({*zip(first.tolist(), second.tolist(), strict=True)}) > 45

@@ -187,3 +187,36 @@ def test_the_check_of_environments_knows_teams() -> None:
     report = check.check(lambda: as_host.AsHost(team(), 2, KEY), 20)
     assert [fact for fact in report.facts if fact.broken] == []
     assert report.episodes == 4
+
+
+def test_an_agent_that_was_cut_short_is_gone_though_it_is_told_once() -> None:
+    """Its later rows are LAST ones with discount 0, as on the host, whatever the environment says of it then."""
+
+    def reset(key: Any) -> Any:
+        return jnp.int32(0), jnp.zeros((2, 1))
+
+    def step(key: Any, state: Any, action: Any) -> envs.Transition:
+        ends = jnp.array([state == 0, False]), jnp.array([False, state == 2])
+        return envs.Transition(state + 1, jnp.zeros((2, 1)), 1.0, terminated=ends[1], truncated=ends[0])
+
+    spec = types.EnvironmentSpec("mine:pair", (), types.DiscreteSpace(2), "classic", num_agents=2)
+    environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+    state, _ = environment.reset(KEY)
+    rows = []
+    for _ in range(5):
+        state, row = environment.step(state, jnp.zeros(2, jnp.int32))
+        rows.append((row.step_type.tolist(), row.discount.tolist(), row.info.episode_length.tolist()))
+    assert rows == [
+        ([LAST, MID], [1, 1], [1, 1]),
+        ([LAST, MID], [0, 1], [1, 2]),
+        ([LAST, LAST], [0, 0], [1, 3]),
+        ([FIRST, FIRST], [1, 1], [0, 0]),
+        ([LAST, MID], [1, 1], [1, 1]),
+    ]
+
+
+def test_in_a_short_episode_every_agent_of_a_team_takes_a_step() -> None:
+    rows = played(envs.columns(team(length="2")), 1, 3)
+    assert [row.step_type.tolist() for row in rows] == [[FIRST] * 3, [MID, LAST, LAST], [LAST] * 3, [FIRST] * 3]
+    assert rows[1].reward.tolist() == [1.0] * 3 and rows[2].reward.tolist() == [1.0, 0.5, 0.5]
+    assert [row.observation["all"][0, 0] for row in rows] == [3, 1, 0, 3]

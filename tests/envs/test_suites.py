@@ -16,7 +16,7 @@ import pytest
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import check, wrappers
 from jaxrl_dist.envs.host import as_host
-from jaxrl_dist.envs.suites import brax
+from jaxrl_dist.envs.suites import brax, popgym
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.settings import user_code
 from jaxrl_dist.training import assemble
@@ -615,3 +615,26 @@ def test_lava_ends_an_episode_of_navix_without_a_reward() -> None:
 def test_what_playground_shows_to_critics_alone_is_privileged(shown: Any, privileged: str) -> None:
     robot = modules.SimpleNamespace(action_size=1, observation_size=shown)
     assert brax.adapt(robot, "playground:robot", 5).spec.privileged == privileged
+
+
+def test_an_episode_of_the_arcade_ends_with_its_limit_though_the_game_says_nothing() -> None:
+    class Game:
+        max_steps_in_episode, max_episode_length = 0, 3
+
+        def action_space(self, settings: Any) -> Any:
+            return modules.SimpleNamespace(n=2)
+
+        def reset_env(self, key: Any, settings: Any) -> Any:
+            return jnp.zeros(1), jnp.int32(0)
+
+        def step_env(self, key: Any, state: Any, action: Any, settings: Any) -> Any:
+            false = jnp.bool_(False)
+            return jnp.zeros(1), state + 1, 0.0, false, {"terminated": false, "truncated": false}
+
+    environment = wrappers.auto_reset(popgym.adapt(Game(), None, "fake"))
+    assert environment.spec.time_limit == 3
+    state, rows = environment.reset(jax.random.key(0))[0], []
+    for _ in range(4):
+        state, row = environment.step(state, jnp.int32(0))
+        rows.append((int(row.step_type), float(row.discount)))
+    assert rows == [(types.MID, 1), (types.MID, 1), (types.LAST, 1), (types.FIRST, 1)]

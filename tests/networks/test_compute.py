@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.networks import noisy
+from jaxrl_dist.networks import noisy, torsos
 from jaxrl_dist.training import assemble
 
 ROWS, BATCH = 5, 3
@@ -82,6 +82,7 @@ CASES = {
     "resnet": (IMAGE, {"torso": "impala_resnet"}),
     "frames": (IMAGE, {"torso": "minatar_cnn", "core": "frame_stack", "num_frames": 2}),
     "lstm": (VECTOR, {"core": "lstm"}),
+    "lstm_hidden_heads": (VECTOR, {"core": "lstm", "head_size": 9}),
     "frames_lstm": (IMAGE, {"torso": "minatar_cnn", "core": "frame_stack_lstm", "num_frames": 2}),
     "gru": (VECTOR, {"core": "gru"}),
     "mingru": (VECTOR, {"core": "mingru"}),
@@ -89,7 +90,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", marks.some(list(CASES), fast=("hidden_heads", "noisy", "lstm")))
+@pytest.mark.parametrize("case", marks.some(list(CASES), fast=("hidden_heads", "noisy", "lstm", "lstm_hidden_heads")))
 def test_products_are_of_bfloat16_but_for_the_last_layer_of_heads(case: str) -> None:
     observation, settings = CASES[case]
     net, reference = _made("bfloat16", observation, **settings), _made("float32", observation, **settings)
@@ -185,3 +186,65 @@ def test_a_precision_of_products_beside_it_is_refused() -> None:
     with conftest.refused("--precision=tensorfloat32", "--network.compute=bfloat16"):
         assemble.resolve(flags | {"precision": "tensorfloat32"})
     assert assemble.resolve(flags)[0]["network.compute"] == "bfloat16"
+
+
+NOTED: list[set[str]] = []
+
+
+class NotingCore(OwnCore):
+    """Notes the dtypes of what it is given."""
+
+    @nn.compact
+    def __call__(self, memory: Any, features: Any, is_first: Any) -> Any:
+        kernel = self.param("kernel", nn.initializers.ones_init(), (features.shape[-1], self.size))
+        NOTED.append({x.dtype.name for x in (memory, features, kernel)})
+        return memory, features @ kernel
+
+
+def test_a_core_of_the_user_s_is_given_numbers_and_parameters_of_float32() -> None:
+    net = _made("bfloat16", core=f"{__name__}:NotingCore")
+    params, memory = net.init(jax.random.key(0)), net.initial(BATCH).memory
+    NOTED.clear()
+    jax.eval_shape(net.unroll, params, memory, _inputs(VECTOR), jnp.zeros((ROWS, BATCH), bool))
+    assert len(NOTED) == 1 and NOTED[0] == {"float32"}
+
+
+def test_numbers_beside_an_observation_are_rounded_as_it_is() -> None:
+    config = networks.Config(torso="mlp", hidden_sizes=(16,), core="lstm", core_size=7, compute="bfloat16")
+    net = networks.make(config, _spec(VECTOR), HEADS, extra=2)
+    params, first = net.init(jax.random.key(0)), jnp.zeros((ROWS, BATCH), bool)
+    inputs = (_inputs(VECTOR), jnp.ones((ROWS, BATCH, 2)))
+    found = _products(lambda params: net.unroll(params, net.initial(BATCH).memory, inputs, first), params)
+    assert sorted(width for dtypes, width in found if dtypes != {"bfloat16"}) == [1, 3]
+
+
+def test_embeddings_of_categories_are_of_bfloat16() -> None:
+    spec = _spec(VECTOR)._replace(observation=jax.ShapeDtypeStruct((2,), jnp.int32), categories={"": (5, 4)})
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=(16,), compute="bfloat16"), spec, HEADS)
+    params, codes = net.init(jax.random.key(0)), jnp.ones((ROWS, 2), jnp.int32)
+    found = _products(lambda params: networks.of_rows(net, params, codes), params)
+    # Two tables and the layer that joins them, and the last layers of both heads.
+    assert [dtypes for dtypes, _ in found] == [{"bfloat16"}] * 3 + [{"float32"}] * 2
+
+
+def test_bytes_are_divided_before_they_are_rounded() -> None:
+    found = torsos.as_float(jnp.arange(256, dtype=jnp.uint8), jnp.bfloat16)
+    assert found.dtype == jnp.bfloat16
+    # One rounding, to eight binary places.
+    np.testing.assert_allclose(np.asarray(found, np.float64), np.arange(256) / 255, rtol=2.0**-8)
+
+
+def test_shares_of_attention_are_of_float32() -> None:
+    net = _made("bfloat16", core="gtrxl", core_size=8, core_heads=2, core_rows=4)
+    params, memory = jax.eval_shape(net.init, jax.random.key(0)), net.initial(BATCH).memory
+    first = jnp.zeros((ROWS, BATCH), bool)
+    jaxpr = jax.make_jaxpr(lambda params: net.unroll(params, memory, _inputs(VECTOR), first))(params)
+    powers = [one.invars[0].aval for one in _equations(jaxpr.jaxpr) if one.primitive.name == "exp"]
+    assert powers and {x.dtype.name for x in powers} == {"float32"}
+
+
+def test_bytes_are_known_as_bytes_in_bfloat16() -> None:
+    net, reference = (_made(compute, jax.ShapeDtypeStruct((6,), jnp.uint8)) for compute in ("bfloat16", "float32"))
+    params, rows = net.init(jax.random.key(0)), _inputs(jax.ShapeDtypeStruct((6,), jnp.uint8))[0]
+    value, wanted = (networks.of_rows(one, params, rows)["value"] for one in (net, reference))
+    np.testing.assert_allclose(value, wanted, atol=0.03 * np.abs(wanted).max())

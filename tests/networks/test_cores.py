@@ -1,5 +1,7 @@
 """Cores: each memory is that of a slow loop in float64, however rows are cut; a user's own is tried by its shapes."""
 
+import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -188,6 +190,8 @@ def test_heads_of_attention_divide_the_units() -> None:
     config = networks.Config(torso="mlp", core="gtrxl", core_size=6, core_heads=4)
     with conftest.refused("--network.core_heads=4", "--network.core_size=6"):
         networks.make(config, spec, [networks.Head("value", 1, 1.0)])
+    fewer = networks.make(dataclasses.replace(config, core_heads=3), spec, [networks.Head("value", 1, 1.0)])
+    assert jax.eval_shape(fewer.init, jax.random.key(0))["gtrxl"]["layer_0"]["attention"]["u"].shape == (3, 2)
 
 
 def test_an_untrained_mingru_fades_by_the_bias() -> None:
@@ -228,6 +232,14 @@ class Growing(Mean):
 class Broken(Mean):
     def __call__(self, memory, features, is_first):
         return memory @ features
+
+class Common(Mean):
+    @nn.nowrap
+    def initial(self, batch_size):
+        return jnp.zeros((1, self.size))
+
+    def __call__(self, memory, features, is_first):
+        return memory, features
 """
 
 
@@ -264,6 +276,7 @@ def test_a_core_of_the_user_s_unrolls_as_it_steps(modules: None) -> None:
         "Flat": ("(3, 4)", "(2, 3, F)"),
         "Growing": ("8)", "[B, ...]"),
         "Broken": ("user_cores.py:", "(2, 3, 4)"),
+        "Common": ("(1, 4)", "[B, ...]"),
     }.items(),
 )
 def test_what_is_no_core_is_refused_in_one_line(name: str, words: tuple[str, ...], modules: None) -> None:
@@ -342,3 +355,31 @@ def test_a_gradient_of_a_transformer_is_that_of_the_paper_s_loop_and_stops_at_th
         found, of_memory = jax.grad(by_core, argnums=(0, 1))(jax.tree.map(jnp.asarray, inputs), rows)
     differences.assert_slopes(found, by_loop, inputs, rtol=1e-5, atol=1e-5)
     assert not any(leaf.any() for leaf in jax.tree.leaves(of_memory))
+
+
+def test_rows_of_a_transformer_s_memory_have_no_gradient_and_those_of_an_episode_that_is_over_are_zeros() -> None:
+    """A row that is not finite would otherwise spoil the gradients of the next unroll, though no row there sees it."""
+    core = attention.GTrXL(4, layers=1, heads=2, rows=3)
+    features, is_first = np.random.default_rng(0).normal(size=(3, 1, F)).astype(np.float32), np.zeros((3, 1), bool)
+    (rows,), is_kept = core.initial(1)
+    variables = jax.jit(core.init)(jax.random.key(0), core.initial(1), features, is_first)
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+    def gradients(variables: Any, rows: Any, features: Any, is_first: Any) -> Any:
+        after, outputs = core.apply(variables, ((rows,), ~is_kept), features, is_first)
+        return jnp.sum(outputs**2), after
+
+    (of_weights, of_memory), _ = gradients(variables, rows + 1.0, features, is_first)
+    assert not of_memory.any() and any(leaf.any() for leaf in jax.tree.leaves(of_weights))
+    broken = np.where(np.arange(3)[:, None, None] == 0, np.float32(np.inf), features)
+    _, ((after,), is_kept_after) = gradients(variables, rows + 1.0, broken, np.arange(3)[:, None] == 1)
+    assert is_kept_after.tolist() == [[False, True, True]]
+    assert not after[0, 0].any() and np.isfinite(after).all() and after[0, 1:].all()
+
+
+def test_the_hidden_layer_of_a_transformer_has_four_units_for_each_number() -> None:
+    """Vaswani et al. 2017, section 3.3; the paper of the transformer with gates says no other number."""
+    core, features = attention.GTrXL(SIZE, layers=1, heads=HEADS, rows=2), np.zeros((1, B, F), np.float32)
+    params = jax.eval_shape(core.init, jax.random.key(0), core.initial(B), features, np.zeros((1, B), bool))["params"]
+    assert params["layer_0"]["wide"]["kernel"].shape == (SIZE, 4 * SIZE)

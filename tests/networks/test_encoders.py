@@ -210,3 +210,70 @@ def test_an_array_has_no_leaves_to_name() -> None:
     with conftest.refused("--network.value_inputs=goal", "one array"):
         networks.make(networks.Config(**{**vars(CONFIG), "value_inputs": ("goal",)}), spec, (VALUE,))
     assert not torsos.takes("minatar_cnn", (2, 4, 1)) and torsos.takes("minatar_cnn", (3, 4, 1))
+
+
+def test_bytes_that_are_no_picture_are_divided_as_those_of_pictures() -> None:
+    bytes_, reals = jax.ShapeDtypeStruct((3,), jnp.uint8), jax.ShapeDtypeStruct((2,), jnp.float32)
+    spec = SPEC._replace(observation={"bytes": bytes_, "reals": reals}, mask="", categories={})
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=(5,), activation="relu"), spec, (VALUE,))
+    params, rng = net.init(jax.random.key(0)), np.random.default_rng(0)
+    rows = {"bytes": rng.integers(0, 256, (4, 3)).astype(np.uint8), "reals": rng.normal(size=(4, 2)).astype(np.float32)}
+    layer, head = params["torsos_0"]["joint"]["Dense_0"], params["outputs_value"]["Dense_0"]
+    features = np.maximum(oracle.dense(layer, np.concatenate([rows["bytes"] / 255, rows["reals"]], -1)), 0)
+    np.testing.assert_allclose(networks.of_rows(net, params, rows)["value"], oracle.dense(head, features), rtol=1e-5)
+
+
+def test_a_torso_of_the_user_s_gets_nothing_that_is_privileged() -> None:
+    spec = SPEC._replace(mask="", categories={}, privileged="robot")
+    net = networks.make(networks.Config(torso=f"{__name__}:Summing"), spec, (VALUE,))
+    shapes = jax.eval_shape(net.init, jax.random.key(0))
+    assert shapes["outputs_value"]["Dense_0"]["kernel"].shape == (3 + 2 + 4 * 4 * 2 + 2 * 2, 1)
+
+
+def test_a_head_s_own_layer_takes_the_place_of_the_joint_one_and_pictures_keep_theirs() -> None:
+    net = networks.make(dataclasses.replace(CONFIG, head_size=9), SPEC, (VALUE,))
+    params = jax.eval_shape(net.init, jax.random.key(0))
+    assert "joint" not in params["torsos_0"]
+    assert params["torsos_0"]["images_1"]["Dense_0"]["kernel"].shape == (2 * 2 * 16, 128)
+    # Two embeddings of the goal, one of each of four tiles, the units of the picture, a count and four joints.
+    assert params["outputs_value"]["Dense_0"]["kernel"].shape == ((2 + 4) * 3 + 128 + 1 + 4, 9)
+
+
+def test_a_mask_of_whole_numbers_is_given_as_truth_values() -> None:
+    observation = {"action_mask": jax.ShapeDtypeStruct((3,), jnp.int8), "x": jax.ShapeDtypeStruct((2,), jnp.float32)}
+    spec = SPEC._replace(observation=observation, categories={})
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=(5,)), spec, (POLICY,))
+    rows = {"action_mask": np.array([[0, 1, 2]], np.int8), "x": np.ones((1, 2), np.float32)}
+    mask = networks.of_rows(net, net.init(jax.random.key(0)), rows)["mask"]
+    assert mask.dtype == bool and mask.tolist() == [[False, True, True]]
+
+
+IMAGE, VECTOR = jax.ShapeDtypeStruct((3, 4, 1), np.float32), jax.ShapeDtypeStruct((3,), np.float32)
+# Of a map and a vector: the settings that say who sees what, and the leaves of which frames are kept.
+STACKED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "both see both": ({}, {}, ["map"]),
+    "the map is for training alone": ({"privileged": "map"}, {}, ["x"]),
+    "the policy sees the vector": ({}, {"policy_inputs": ("x",)}, ["map", "x"]),
+    "both see the vector": ({}, {"policy_inputs": ("x",), "value_inputs": ("x",)}, ["x"]),
+    "the critic alone sees the map": ({"privileged": "map"}, {"value_inputs": ("map",)}, ["map", "x"]),
+}
+
+
+@pytest.mark.parametrize("case", STACKED)
+def test_frames_are_kept_of_the_images_that_are_seen_or_else_of_all_numbers(case: str) -> None:
+    facts, inputs, kept = STACKED[case]
+    spec = types.EnvironmentSpec("mine:map", {"map": IMAGE, "x": VECTOR}, types.DiscreteSpace(2), "classic", **facts)
+    config = networks.Config(torso="mlp", hidden_sizes=(4,), core="frame_stack", num_frames=4, **inputs)
+    frames = networks.make(config, spec, [networks.Head("value", 1, 1.0)]).initial(1).frames
+    assert [frame.shape for frame in frames] == [(1, 3, *spec.observation[name].shape) for name in kept]
+
+
+def test_a_mask_is_no_picture_that_a_torso_asks_for() -> None:
+    mask = jax.ShapeDtypeStruct((3, 4, 1), np.bool_)
+    spec = types.EnvironmentSpec("mine:map", {"m": mask, "x": VECTOR}, types.DiscreteSpace(12), "classic", mask="m")
+    with conftest.refused("minatar_cnn"):
+        networks.make(networks.Config(torso="minatar_cnn"), spec, [networks.Head("value", 1, 1.0)])
+    seen = networks.Config(torso="minatar_cnn", policy_inputs=("m",), value_inputs=("m",))
+    heads = [networks.Head("value", 1, 1.0, inputs=("m",))]
+    params = jax.eval_shape(networks.make(seen, spec, heads).init, jax.random.key(0))
+    assert any(leaf.ndim == 4 for leaf in jax.tree.leaves(params))

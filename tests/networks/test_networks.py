@@ -50,6 +50,11 @@ class Summing(nn.Module):
         return observation.sum()
 
 
+class Repeating(nn.Module):
+    def __call__(self, observation):
+        return jnp.concatenate([observation, observation])
+
+
 HEADS = (networks.Head("policy", 3, 0.01), networks.Head("value", 1, 1.0))
 SHAPES = {"mlp": (5,), "minatar_cnn": (10, 10, 4), "nature_cnn": (84, 84, 4), "impala_resnet": (16, 16, 3)}
 
@@ -249,6 +254,7 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
         (f"{__name__}:Failing", ":Failing: ", "ValueError", "test_networks.py:", ": no such thing", "(2, 5)"),
         (f"{__name__}:Wanting", ":Wanting: ", "TypeError", "'size'"),
         (f"{__name__}:Summing", ":Summing ", "(2, 5)", " ()", "(2, F)"),
+        (f"{__name__}:Repeating", ":Repeating ", "(2, 5)", " (4, 5)", "(2, F)"),
         (f"{__name__}:Batched", ":Batched ", "batch_stats"),
         (f"{__name__}:Dropping", ":Dropping: ", "deterministic=True"),
         (f"{__name__}:Newer", ":Newer ", "flax.linen.Module"),
@@ -411,3 +417,38 @@ def test_products_are_the_convolution(height: int, width: int, size: int, stride
     ):
         # Sums of hundreds of products in another order: the error grows with the largest of them.
         np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5 * np.abs(y).max())
+
+
+def test_heads_behind_a_memory_share_it_though_they_are_asked_not_to():
+    made = [
+        networks.make(networks.Config(torso="mlp", core="lstm", core_size=5, shared=shared), _spec((4,)), HEADS)
+        for shared in (True, False)
+    ]
+    together, apart = (jax.eval_shape(net.init, jax.random.key(0)) for net in made)
+    assert jax.tree.map(lambda x: x.shape, together) == jax.tree.map(lambda x: x.shape, apart)
+
+
+def test_each_noisy_head_has_factors_of_its_own():
+    """Fortunato et al. 2018, equations 10 and 11: first those of the inputs of a head, then those of its outputs."""
+    heads = [networks.Head("value", 1, 1.0, noise=0.5), networks.Head("advantage", 3, 1.0, noise=0.5)]
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=()), _spec((4,)), heads)
+    params, rng = net.init(jax.random.key(0)), np.random.default_rng(0)
+    x = rng.normal(size=(6, 4)).astype(np.float32)
+    noise = np.asarray(net.draw_noise(jax.random.key(1), ()))
+    assert noise.shape == (4 + 1 + 4 + 3,)
+    outputs = networks.of_rows(net, params, x, noise)
+    for name, into, out in (("value", noise[:4], noise[4:5]), ("advantage", noise[5:9], noise[9:])):
+        layer = params[f"outputs_{name}"]["Noisy_0"]
+        weights = layer["kernel"] + layer["kernel_deviation"] * np.outer(into, out)
+        wanted = x @ weights + layer["bias"] + layer["bias_deviation"] * out
+        np.testing.assert_allclose(outputs[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_noisy_layers_begin_uniform_around_zero():
+    """Fortunato et al. 2018, section 3.2: from −1/√p to 1/√p, of variance 1/(3 p)."""
+    config, heads = networks.Config(torso="mlp", hidden_sizes=()), [networks.Head("q", 200, 1.0, noise=0.5)]
+    layer = networks.make(config, _spec((50,)), heads).init(jax.random.key(0))["outputs_q"]["Noisy_0"]
+    for weights, share in ((layer["kernel"], 0.02), (layer["bias"], 0.2)):
+        scaled = np.asarray(weights) * np.sqrt(50)
+        np.testing.assert_allclose([scaled.mean(), scaled.var()], [0.0, 1 / 3], atol=share)
+        assert -1 <= scaled.min() < -0.95 and 0.95 < scaled.max() <= 1

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_dist import types
 from jaxrl_dist.networks import world_model
 
 # Two stages, of odd and even sizes.
@@ -108,3 +109,64 @@ def test_the_last_layer_begins_with_the_deviation_of_its_gain(gain: float) -> No
     kernel = module.init(jax.random.key(0), np.zeros((1, 3), np.float32))["params"]["Dense_0"]["kernel"]
     assert kernel.shape == (128, 64)
     np.testing.assert_allclose(np.sqrt(128) * kernel.std(), gain, rtol=0.05)
+
+
+OBSERVATION = {
+    "bytes": jax.ShapeDtypeStruct((2,), np.uint8),
+    "camera": jax.ShapeDtypeStruct((8, 7, 2), np.uint8),
+    "cells": jax.ShapeDtypeStruct((2, 1, 2), np.uint8),
+    "goal": jax.ShapeDtypeStruct((2,), np.int32),
+    "joints": jax.ShapeDtypeStruct((3,), np.float32),
+    "lit": jax.ShapeDtypeStruct((), np.bool_),
+}
+SPEC = types.EnvironmentSpec(
+    "toy:x", OBSERVATION, types.DiscreteSpace(3), "classic", categories={"goal": (2, 4), "cells": (3,)}
+)
+
+
+def test_each_leaf_is_seen_as_its_kind() -> None:
+    """Bytes as shares, categories as one-hot vectors, also those of a grid, and the symlog of other numbers."""
+    leaves = world_model.leaves_of(SPEC)
+    kinds = {name: (leaf.shape, leaf.is_share, leaf.is_image) for name, leaf in leaves}
+    assert kinds == {
+        "bytes": ((2,), True, False),
+        "camera": ((8, 7, 2), True, True),
+        "cells": ((12,), True, False),
+        "goal": ((8,), True, False),
+        "joints": ((3,), False, False),
+        "lit": ((1,), True, False),
+    }
+    given = {
+        "bytes": np.array([[0, 255]], np.uint8),
+        "camera": np.full((1, 8, 7, 2), 51, np.uint8),
+        "cells": np.array([2, 0, 1, 1], np.uint8).reshape(1, 2, 1, 2),
+        "goal": np.array([[1, 3]], np.int32),
+        "joints": np.float32([[0.0, np.e - 1, 1 - np.e**2]]),
+        "lit": np.array([True]),
+    }
+    seen = world_model.as_seen(leaves, given)
+    np.testing.assert_array_equal(seen["bytes"], [[0, 1]])
+    np.testing.assert_allclose(seen["camera"], np.full((1, 8, 7, 2), 0.2), rtol=1e-6)
+    np.testing.assert_array_equal(seen["cells"], np.eye(3)[[2, 0, 1, 1]].reshape(1, 12))
+    np.testing.assert_array_equal(seen["goal"], np.eye(4)[[1, 3]].reshape(1, 8))
+    np.testing.assert_allclose(seen["joints"], [[0.0, 1.0, -2.0]], rtol=1e-6)
+    np.testing.assert_array_equal(seen["lit"], [[1]])
+
+
+def test_predictions_of_vectors_are_cut_where_the_leaves_end_and_first_rewards_are_nothing() -> None:
+    leaves = tuple((name, leaf) for name, leaf in world_model.leaves_of(SPEC) if not leaf.is_image)
+    sizes = world_model.Sizes(units=5, layers=1, recurrent=4, blocks=2, latents=2, classes=3, channels=2, bins=7)
+    world = world_model.WorldModel(sizes, leaves, 3)
+    seen = {name: np.ones((1, *leaf.shape), np.float32) for name, leaf in leaves}
+    state = world_model.State(np.ones((1, 4), np.float32), np.ones((1, 6), np.float32))
+    params = world.init(jax.random.key(0), seen, state, np.ones((1, 3), np.float32))["params"]
+    reward, goes_on = world.apply({"params": params}, state, method="heads")
+    assert not reward.any() and goes_on.all()
+    last = params["decoder"]["Dense_0"]
+    last = {"kernel": np.zeros(last["kernel"].shape), "bias": np.arange(2.0 + 12 + 8 + 3 + 1)}
+    params = {**params, "decoder": {**params["decoder"], "Dense_0": last}}
+    found = world.apply({"params": params}, state, method="decode")
+    ends = {"bytes": (0, 2), "cells": (2, 14), "goal": (14, 22), "joints": (22, 25), "lit": (25, 26)}
+    assert {name: x[0].tolist() for name, x in found.items()} == {
+        name: list(range(first, end)) for name, (first, end) in ends.items()
+    }

@@ -430,6 +430,9 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
 SHORT = {
     "sound": ({}, []),
     "nothing": ({"replay.min_size": 640}, ["nothing will be learned", "--replay.min_size=640"]),
+    # 16 rows of each of 8 environments are a sample, and 5 iterations of 4 rows are played.
+    "long samples": ({"agent.n_step": 20, "steps": 160}, ["nothing will be learned", " 21 rows", " 168 rows", "--env"]),
+    "samples": ({"agent.n_step": 20, "steps": 192, "learner.target_period": 1}, []),
     "greedy": (
         {"replay.min_size": 320, "agent.epsilon_fraction": 0.5},
         ["ε has fallen after 320", "--replay.min_size=320", "--agent.epsilon_wait"],
