@@ -277,7 +277,7 @@ PUBLISHED = {
 def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     system = name.partition("/")[0]
     settings = parsed(*arguments(name))
-    package = {"playground": "mujoco_playground", "jaxmarl": "jaxmarl", "pgx": "pgx"}
+    package = {"playground": "mujoco_playground", "jaxmarl": "jaxmarl", "navix": "navix", "pgx": "pgx"}
     if (suite := settings["env"].partition(":")[0]) in package:
         pytest.importorskip(package[suite], reason=f"needs {package[suite]}")
     few = {"evaluation.episodes": 1, "evaluation.max_steps": 8, "log.tensorboard": False, **tiny(system, settings)}
