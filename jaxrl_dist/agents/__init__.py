@@ -164,9 +164,30 @@ def taught_rows(step_type: Array) -> Array:
 
 def seen_reward(reward: Array, bound: float, scale: float) -> Array:
     """Returns rewards f32 [...] as an agent learns from them: clipped to ± `bound` unless it is 0, times `scale`."""
-    # In r·scale + γ·v a compiler may join either product with the sum, in one rounding, and chooses by what is
-    # constant, so that a member of a sweep of γ would differ from the run alone. A selection is joined with nothing.
-    return jnp.where(reward == 0, 0.0, scale * clip(reward, bound))
+    clipped = clip(reward, bound)
+    if isinstance(scale, float | int) and float(scale) == 1.0:
+        return clipped
+    return apart(reward, scale * clipped)
+
+
+def apart(reward: Array, product: Array) -> Array:
+    """Returns a product of rewards so that it is rounded before it enters a sum.
+
+    In r·scale + γ·v a compiler may join either product with the sum, in one rounding, and chooses by what is constant:
+    a member of a sweep of γ would differ from the run alone. A selection is joined with nothing.
+
+    Args:
+        reward: f32 [...], 0 only where the product is.
+        product: f32 [...].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import agents
+        >>> reward = jnp.array([2.0, 0.0])
+        >>> print(agents.apart(reward, 0.5 * reward))
+        [1. 0.]
+    """
+    return jnp.where(reward == 0, 0.0, product)
 
 
 def clip(x: Array, bound: float) -> Array:

@@ -133,7 +133,7 @@ def reward(config: Settings, running: Statistics, reward: Array) -> Array:
     """Returns rewards f32 [...] as returns are computed from them: normalised, clipped, and scaled."""
     if config.scale_rewards:
         deviation = statistics.std(running.discounted_return)
-        reward = reward / jnp.maximum(deviation, config.smallest_deviation)
+        reward = agents.apart(reward, reward / jnp.maximum(deviation, config.smallest_deviation))
     return agents.seen_reward(reward, config.clip_rewards, config.reward_scale)
 
 
