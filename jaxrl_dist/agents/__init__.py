@@ -163,7 +163,19 @@ def taught_rows(step_type: Array) -> Array:
 
 
 def seen_reward(reward: Array, bound: float, scale: float) -> Array:
-    """Returns rewards f32 [...] as an agent learns from them: clipped to ± `bound` unless it is 0, times `scale`."""
+    """Returns rewards f32 [...] as an agent learns from them: clipped to ± `bound` unless it is 0, times `scale`.
+
+    Args:
+        reward: f32 [...].
+        bound: of the clip; 0 clips nothing.
+        scale: factor; that of a member of a sweep is f32 [].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import agents
+        >>> print(agents.seen_reward(jnp.array([-3.0, 0.5]), bound=1.0, scale=10.0))
+        [-10.   5.]
+    """
     clipped = clip(reward, bound)
     if isinstance(scale, float | int) and float(scale) == 1.0:
         return clipped
