@@ -146,7 +146,7 @@ _DISCRETE = (
     *("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3", "ppo_purejaxrl"),
     "dqn_purejaxrl",
 )
-# Those that update once a step would take up to an hour for a seed of 300k steps: they play one body, for 100k.
+# Those that update once a step would take 8 to 67 minutes for a seed of 300k steps: they play one body, for 100k.
 _BODIES = ("ppo", "a2c", "ppo_sb3", "a2c_sb3")
 _REAL = (*_BODIES, "sac", "td3", "d4pg", "mpo", "sac_sb3", "td3_sb3")
 

@@ -20,7 +20,6 @@ from jaxrl_dist.settings import command_line, resolve, setting
 _USAGE = "python -m jaxrl_dist.envs.check suite:name [--env.params.NAME=VALUE ...] [--flag=value ...]"
 _TIMEOUT_S = 60.0
 _REPEATED_STEPS = 100
-_SOME_LEGAL = "the mask allows an action wherever one is asked for"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,25 +228,19 @@ def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
         "a true end is LAST with discount 0": info.game_over & (~is_last | (discount != 0)),
         "episode lengths count the steps": info.episode_length != length,
         "episode returns sum the raw rewards": ~np.isclose(info.episode_return, total, rtol=1e-3, atol=1e-3),
-        _SOME_LEGAL: _has_no_choice(spec, rows),
         f"no episode is longer than {spec.time_limit} steps": (length > spec.time_limit) & (spec.time_limit > 0),
         "numbers are finite and rewards within their range": np.any(
             list(envs.out_of_range(spec, rows).values()), axis=0
         ),
     }
-    applies = (("longer", spec.time_limit), ("an agent", spec.num_agents > 1), (_SOME_LEGAL, spec.mask))
-    left_out = [word for word, does in applies if not does]
+    if spec.mask and spec.num_agents == 1:
+        # An agent beside others may have to wait.
+        parts = _legal(spec, rows.observation, step_type.shape)
+        can_act = np.all([part.any(-1) for part in parts], axis=0)
+        rules["the mask allows an action wherever one is asked for"] = ~is_last & ~can_act
+    left_out = [word for word, has in (("longer", spec.time_limit), ("an agent", spec.num_agents > 1)) if not has]
     shown = {rule: wrong for rule, wrong in rules.items() if not any(word in rule for word in left_out)}
     return [Fact(rule, _place(wrong, spec.num_agents)) for rule, wrong in shown.items()]
-
-
-def _has_no_choice(spec: types.EnvironmentSpec, rows: Any) -> np.ndarray:
-    """Finds rows [T, B] that ask for an action while the mask allows none; an agent beside others may have to wait."""
-    asks = rows.step_type != types.LAST
-    if not spec.mask or spec.num_agents > 1:
-        return np.zeros_like(asks)
-    parts = _legal(spec, rows.observation, asks.shape)
-    return np.asarray(asks & ~np.all([part.any(-1) for part in parts], axis=0))
 
 
 def _counted(is_first: np.ndarray, is_gone: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

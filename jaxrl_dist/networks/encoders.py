@@ -76,15 +76,16 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
         pick = functools.partial(_picked, names=tuple(names)) if inputs or spec.privileged or spec.mask else _unchanged
         custom.check(config.torso, custom.make(config.torso), pick(spec.observation))
         return Encoder(pick, functools.partial(custom.make, config.torso))
+    # A mask is no picture, unless it is named as one.
+    shapes = {name: leaf.shape for name, leaf in leaves.items() if name in names or name != (spec.mask or None)}
     images = {
-        name: functools.partial(torsos.make, config, leaf.shape)
-        for name, leaf in leaves.items()
-        if (name in names or name != (spec.mask or None)) and torsos.takes(config.torso, leaf.shape)
+        name: functools.partial(torsos.make, config, shape)
+        for name, shape in shapes.items()
+        if torsos.takes(config.torso, shape)
     }
     if config.torso != "mlp" and not images:
         # The torso's own message says what it takes.
-        shapes = [leaf.shape for name, leaf in leaves.items() if name != (spec.mask or None)]
-        torsos.make(config, max(shapes, key=len, default=()), last_layer=True)
+        torsos.make(config, max(shapes.values(), key=len, default=()), last_layer=True)
     layers = functools.partial(torsos.make_layers, config, last_layer=last_layer)
     if len(names) == 1 and names[0] not in spec.categories:
         alone = functools.partial(images[names[0]], last_layer=last_layer) if names[0] in images else layers
